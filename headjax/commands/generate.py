@@ -82,7 +82,7 @@ def run(options: Options, progress: Progress) -> Found:
         seed = options.seed + number
         return rows, begin(model, rows, max_new_tokens=limit, end_token=end, sampler=sampler, seed=seed)
 
-    begun(0)[1].advance(0)  # compiles both programs before the clock runs
+    begun(0)[1].advance(1)  # compiles both programs before the clock runs
     texts: list[str] = []
     tokens, seconds = 0, 0.0
     with progress("generating", len(prompts), "prompt") as bar:

@@ -24,7 +24,7 @@ def gelu(x: jax.Array) -> jax.Array:
     erfc is exact in the negative tail too, but takes several times the work.
     """
     wide = x.astype(jnp.float32)
-    return (wide * _normal_cumulative(wide)).astype(x.dtype)
+    return (wide * (0.5 * (1.0 + jax.lax.erf(wide * math.sqrt(0.5))))).astype(x.dtype)
 
 
 @gelu.defjvp
@@ -32,14 +32,10 @@ def _gelu_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> Pair:
     """Tangent: d gelu = (Phi(x) + x phi(x)) dx, with phi the normal density."""
     ((x,), (change,)) = primals, tangents
     wide = x.astype(jnp.float32)
-    cumulative = _normal_cumulative(wide)
+    cumulative = 0.5 * (1.0 + jax.lax.erf(wide * math.sqrt(0.5)))
     density = jnp.exp(-0.5 * jnp.square(wide)) * (1.0 / math.sqrt(2.0 * math.pi))
     slope = (cumulative + wide * density).astype(x.dtype)
     return (wide * cumulative).astype(x.dtype), slope * change
-
-
-def _normal_cumulative(x: jax.Array) -> jax.Array:
-    return 0.5 * (1.0 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
 @jax.custom_jvp
@@ -59,20 +55,17 @@ def _softmax_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> Pair:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def standardised(x: jax.Array, epsilon: float) -> jax.Array:
     """(x - mean) / sqrt(variance + epsilon) over the last axis."""
-    return _standardised(x, epsilon)[0]
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
 
 
 @standardised.defjvp
 def _standardised_jvp(epsilon: float, primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> Pair:
     """Tangent: d n = (d x - mean(d x) - n mean(n d x)) / sqrt(variance + epsilon)."""
     ((x,), (change,)) = primals, tangents
-    normal, rate = _standardised(x, epsilon)
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    rate = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
+    normal = centred * rate
     shift = jnp.mean(change, axis=-1, keepdims=True)
     stretch = jnp.mean(normal * change, axis=-1, keepdims=True)
     return normal, rate * (change - shift - normal * stretch)
-
-
-def _standardised(x: jax.Array, epsilon: float) -> Pair:
-    centred = x - jnp.mean(x, axis=-1, keepdims=True)
-    rate = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
-    return centred * rate, rate

@@ -29,6 +29,9 @@ class Bound(NamedTuple):
 INTEGER_MAX = 2**63 - 1
 """Largest integer of a field: no array, counter or seed takes a larger one."""
 
+FLOAT32_MAX = 3.4e38
+"""Largest number of a field: larger ones are infinite in the arrays that they end in."""
+
 LISTED_MAX = 10_000
 """Most layers of a stack, heads of a layer, rounds and repeats, which are listed one by one."""
 
@@ -132,21 +135,13 @@ def check_value(expected: Any, field: str, value: Any) -> None:
         for number, (item, entry) in enumerate(zip(items, value)):  # noqa: B905
             check_value(item, f"{field}[{number}]", entry)
     elif isinstance(expected, type) and expected is not Any:
-        _check_type(expected, field, value)
-
-
-FLOAT32_MAX = 3.4e38
-"""Largest number of a field: larger ones are infinite in the arrays that they end in."""
-
-
-def _check_type(expected: type, field: str, value: Any) -> None:
-    allowed = (int, float) if expected is float else expected
-    right = isinstance(value, allowed) and (expected is bool or not isinstance(value, bool))
-    require(right, field, f"expected {expected.__name__}, got {shown(value)}")
-    if isinstance(value, int):
-        require(abs(value) <= INTEGER_MAX, field, f"must be below 2**63 in size, got {shown(value)}")
-    elif isinstance(value, float):
-        require(abs(value) <= FLOAT32_MAX, field, f"must be finite in float32, got {shown(value)}")
+        allowed = (int, float) if expected is float else expected
+        right = isinstance(value, allowed) and (expected is bool or not isinstance(value, bool))
+        require(right, field, f"expected {expected.__name__}, got {shown(value)}")
+        if isinstance(value, int):
+            require(abs(value) <= INTEGER_MAX, field, f"must be below 2**63 in size, got {shown(value)}")
+        elif isinstance(value, float):
+            require(abs(value) <= FLOAT32_MAX, field, f"must be finite in float32, got {shown(value)}")
 
 
 def shown(value: Any) -> str:

@@ -57,13 +57,9 @@ class Spec(Checked, abc.ABC):
         return bind(fresh(type(self).module, self, *sizes), params)
 
 
+@functools.lru_cache(maxsize=256)
 def declared_module(make: Callable[..., Any], *arguments: Any) -> Any:
     """Return `make(*arguments)`, a module with declared weights, which is shared: to be read, not changed."""
-    return _made(make, arguments)
-
-
-@functools.lru_cache(maxsize=256)
-def _made(make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     return make(*arguments)
 
 

@@ -86,11 +86,6 @@ def with_axes(one: nnx.Param[Any], axes: tuple[str | None, ...]) -> nnx.Param[An
     return _redeclared(one, one.shape, axes, 0)
 
 
-def head_axis(weight: nnx.Param[Any]) -> int | None:
-    """Return the dimension of a declared parameter that counts heads, or None."""
-    return weight.out_sharding.index("heads") if "heads" in weight.out_sharding else None
-
-
 def fan_in(weight: nnx.Param[Any]) -> int:
     """Return the number of inputs summed into one output."""
     return math.prod(weight.shape[i] for i in weight.inputs if i < len(weight.shape))  # a scalar sums nothing

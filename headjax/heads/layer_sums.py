@@ -17,7 +17,7 @@ from headjax.core.tensors import flatten
 from headjax.heads.refit import RefitSums
 from headjax.heads.statistics import sum_over
 from headjax.mesh.distributed import put_whole_batch
-from headjax.mesh.mesh import by_example, check_batch_size, spreading_mesh
+from headjax.mesh.mesh import SPREADING, by_example, check_batch_size, current_mesh
 from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import check_batch, counted_at, device_batch
@@ -38,7 +38,7 @@ def spread(model: Model, batches: Sequence[Batch]) -> tuple[Model, list[dict[str
     Examples lie along the mesh's batch axes, parameters as `headjax.mesh.rules` says; a dimension that does not divide
     is left whole.
     """
-    if spreading_mesh() is None:
+    if current_mesh(*SPREADING) is None:
         return model, [device_batch(model.config, batch) for batch in batches]
     mesh = jax.sharding.get_mesh()
     placed = []
@@ -51,7 +51,7 @@ def spread(model: Model, batches: Sequence[Batch]) -> tuple[Model, list[dict[str
 
 def replicated_sums(sums: Tree) -> Tree:
     """Return traced sums whole on every device of the current mesh; as they are without one."""
-    return sums if spreading_mesh() is None else jax.lax.with_sharding_constraint(sums, PartitionSpec())
+    return sums if current_mesh(*SPREADING) is None else jax.lax.with_sharding_constraint(sums, PartitionSpec())
 
 
 class SubLayer(NamedTuple):

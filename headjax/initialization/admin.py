@@ -17,13 +17,7 @@ from headjax.core.errors import DataError
 from headjax.core.fields import Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Params
-from headjax.initialization.initialization import (
-    Initialization,
-    Setting,
-    num_sub_layers,
-    require_post_norm,
-    set_shortcuts,
-)
+from headjax.initialization.initialization import Initialization, Setting, require_post_norm, set_shortcuts
 from headjax.mesh.mesh import replicated
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
@@ -153,6 +147,6 @@ class AdminConstant(Initialization):
         return dataclasses.replace(config, residual="scaled_post_norm")
 
     def draw(self, config: ModelConfig, key: jax.Array) -> Params:
-        counts = {name: num_sub_layers(stack) for name, stack in config.stacks().items()}
+        counts = {name: sum(len(one.slots) for one in stack.layers) for name, stack in config.stacks().items()}
         omega = {name: [constant_omega(count)] * count for name, count in counts.items()}
         return set_shortcuts(config, config.initialize(key), omega)

@@ -57,11 +57,8 @@ class DeepNorm(Initialization):
         scales = deep_norm_scales(config)
 
         def factor(name: str, path: str) -> float:
-            return scales[name].beta if adds_to_stream(path) else 1.0
+            """Return beta for values, outputs and feed-forward weights, which scale the output of their sub-layer."""
+            adds = path.startswith("feed_forward/") or f"/{path}".endswith(("/value", "/output/kernel"))
+            return scales[name].beta if adds else 1.0
 
         return scale_weights(config, config.initialize(key), factor)
-
-
-def adds_to_stream(path: str) -> bool:
-    """Return whether a layer's weight scales the output of its sub-layer: values, outputs, feed-forward weights."""
-    return path.startswith("feed_forward/") or f"/{path}".endswith(("/value", "/output/kernel"))

@@ -18,7 +18,6 @@ from headjax.core.tensors import Params, flatten
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
 from headjax.nn.compute import Compute
-from headjax.nn.stack import Stack
 
 
 class Setting(NamedTuple):
@@ -61,11 +60,6 @@ def require_post_norm(config: ModelConfig, why: str) -> None:
     require(not shared, "shared_layers", f"{why} of layers with weights of their own")
 
 
-def num_sub_layers(stack: Stack) -> int:
-    """Return the number of residual sub-layers: two a layer, three with cross-attention."""
-    return sum(len(layer.residual_slots) for layer in stack.layers)
-
-
 def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, str], float]) -> Params:
     """Multiply every weight of every layer by a factor; biases and norms (`decay` is False) stay."""
     network = Model(config, params)
@@ -88,10 +82,6 @@ def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any])
                 shortcut = getattr(layers, slot).shortcut
                 old = shortcut.get_raw_value()
                 new = jnp.broadcast_to(own[:, column, None], old.shape).astype(old.dtype)
-                shortcut.set_raw_value(_placed_like(new, old))
+                traced = isinstance(old, jax.core.Tracer)  # on no device yet
+                shortcut.set_raw_value(new if traced else jax.device_put(new, old.sharding))
     return arrays(network)
-
-
-def _placed_like(new: jax.Array, old: jax.Array) -> jax.Array:
-    """Return the array on the old one's devices; traced arrays are on none yet."""
-    return new if isinstance(old, jax.core.Tracer) else jax.device_put(new, old.sharding)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.core.errors import HeadjaxError, require
@@ -47,8 +48,6 @@ def on_first(action: Callable[[], Any]) -> None:
             failure = error
     failed = failure is not None
     if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
-
         failed = bool(multihost_utils.broadcast_one_to_all(np.array(failed)))
     if failed:
         raise failure or HeadjaxError("process 0 cannot continue; its log has the reason")
@@ -58,8 +57,6 @@ def everyones(answer: int) -> list[int]:
     """Return the answers of all processes in their order, integers below 2**31. All processes call it together."""
     if jax.process_count() == 1:
         return [answer]
-    from jax.experimental import multihost_utils
-
     return [int(each) for each in multihost_utils.process_allgather(np.array(answer, np.int32))]
 
 
@@ -84,8 +81,6 @@ def on_this_process(tree: Any, mesh: Mesh) -> Any:
     if mesh.size == 1:
         return tree
     if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
-
         tree = multihost_utils.process_allgather(tree, tiled=True)
     return jax.device_put(tree, jax.local_devices()[0])
 
@@ -93,8 +88,6 @@ def on_this_process(tree: Any, mesh: Mesh) -> Any:
 def fetch(tree: Any) -> Any:
     """Return arrays as whole NumPy arrays, wherever they lie. All processes call it together where they hold parts."""
     if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
-
         tree = jax.tree.map(
             lambda array: array if array.is_fully_replicated else multihost_utils.process_allgather(array, tiled=True),
             tree,
@@ -131,8 +124,6 @@ def put_whole_batch(batch: Mapping[str, jax.typing.ArrayLike], mesh: Mesh) -> di
 def wait_for_all(name: str) -> None:
     """Return once every process has come here."""
     if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
-
         multihost_utils.sync_global_devices(name)
 
 

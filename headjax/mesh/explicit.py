@@ -22,10 +22,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def explicit_mesh(*trees: Any) -> AbstractMesh | None:
     """Return the mesh with explicit axes that is set, or on which an array of the trees lies; None without one."""
-    found = [jax.sharding.get_abstract_mesh()]
-    if found[0].empty:
-        found = [sharding.mesh.abstract_mesh for sharding in map(sharding_of, _arrays(trees)) if sharding is not None]
-    return next((mesh for mesh in found if AxisType.Explicit in mesh.axis_types and not mesh.manual_axes), None)
+    mesh = jax.sharding.get_abstract_mesh()
+    for leaf in jax.tree.leaves(trees) if mesh.empty else ():
+        own = jax.typeof(leaf).sharding if isinstance(leaf, jax.Array) else None
+        if isinstance(own, NamedSharding) and AxisType.Explicit in own.mesh.axis_types:
+            mesh = own.mesh.abstract_mesh
+            break
+    return mesh if AxisType.Explicit in mesh.axis_types and not mesh.manual_axes else None
 
 
 def sharding_of(array: jax.typing.ArrayLike) -> NamedSharding | None:
@@ -53,8 +56,6 @@ def spread_by_compiler(function: Callable[..., Result], like: Any, *args: Any) -
 
 def spread_by_example(function: Callable[..., Result], examples: jax.Array, *args: Any) -> Result:
     """Return `function(*args)` likewise: results with as many rows as `examples` lie as these along that axis."""
-    if explicit_mesh(examples, args) is None:
-        return function(*args)
     own = sharding_of(examples)
     rows = PartitionSpec() if own is None else PartitionSpec(*own.spec[:1])
 
@@ -119,11 +120,12 @@ def on_automatic_axes(function: F) -> F:
 
 def _concrete_mesh(*trees: Any) -> Mesh | None:
     """Return the explicit mesh that is set, or on which an array lies, with its devices; None without one."""
-    if explicit_mesh(*trees) is None:
+    arrays = [leaf for leaf in jax.tree.leaves(trees, is_leaf=_is_leaf) if isinstance(leaf, jax.Array)]
+    if explicit_mesh(arrays) is None:
         return None
     if not jax.sharding.get_mesh().empty:
         return jax.sharding.get_mesh()
-    places = [array.sharding for array in _arrays(trees)]
+    places = [array.sharding for array in arrays]
     meshes = [place.mesh for place in places if isinstance(place, NamedSharding)]
     return next(mesh for mesh in meshes if isinstance(mesh, Mesh) and AxisType.Explicit in mesh.axis_types)
 
@@ -140,10 +142,6 @@ def _moved(tree: Any, mesh: Mesh) -> Any:
         return jax.device_put(leaf, NamedSharding(mesh, own.spec))
 
     return jax.tree.map(move, tree, is_leaf=_is_leaf)
-
-
-def _arrays(tree: Any) -> list[jax.Array]:
-    return [leaf for leaf in jax.tree.leaves(tree, is_leaf=_is_leaf) if isinstance(leaf, jax.Array)]
 
 
 def _is_leaf(entry: Any) -> bool:

@@ -23,6 +23,9 @@ COPY_AXES = ("slices", "data")
 BATCH_AXES = (*COPY_AXES, "fsdp")
 """Mesh axes over which the examples of a batch are spread."""
 
+SPREADING = ("data", "fsdp")
+"""Axes of a mesh over which examples can be spread."""
+
 MODEL_AXIS = "model"
 """Mesh axis over which heads, feed-forward and vocabulary are spread."""
 
@@ -124,18 +127,11 @@ def _fill_a_box(devices: Sequence[Any]) -> bool:
     return len(devices) == math.prod((places.max(axis=0) - places.min(axis=0) + 1).tolist())
 
 
-def current_mesh() -> Any | None:
-    """Return the mesh set with `jax.set_mesh`; None without one, on one device, and within `jax.shard_map`."""
+def current_mesh(*axes: str) -> Any | None:
+    """Return the mesh set with `jax.set_mesh`; None without one that has these axes, on one device, in `shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1 or mesh.manual_axes:
-        return None
-    return mesh
-
-
-def spreading_mesh() -> Any | None:
-    """Return the current mesh if it has the axes `data` and `fsdp`; None where examples cannot be spread over it."""
-    mesh = current_mesh()
-    return None if mesh is None or any(axis not in mesh.shape for axis in ("data", "fsdp")) else mesh
+    alone = mesh.empty or mesh.size == 1 or mesh.manual_axes
+    return None if alone or not mesh.shape.keys() >= {*axes} else mesh
 
 
 def axes_of(mesh: Any, axes: Sequence[str]) -> tuple[str, ...]:
@@ -177,7 +173,7 @@ def by_example(x: Activations) -> Activations:
     The compiler would else be free to spread activations as the parameters are, with every example on every device
     of the `fsdp` axis. Without a mesh, or where the examples do not divide, an array stays as it is; scalars do too.
     """
-    mesh = spreading_mesh()
+    mesh = current_mesh(*SPREADING)
     if mesh is None:
         return x
     parts = batch_parts(mesh)
@@ -198,10 +194,8 @@ def look_up(table: jax.Array, rows: jax.Array) -> jax.Array:
     said here, since from one to the other at once the compiler only knows the way over whole arrays on every device.
     """
     x = jnp.take(table, rows, axis=0)
-    mesh = spreading_mesh()
-    if mesh is None or mesh.shape["fsdp"] == 1:
-        return by_example(x)
-    if x.shape[0] % batch_parts(mesh) or x.shape[-1] % mesh.shape["fsdp"]:
+    mesh = current_mesh(*SPREADING)
+    if mesh is None or mesh.shape["fsdp"] == 1 or x.shape[0] % batch_parts(mesh) or x.shape[-1] % mesh.shape["fsdp"]:
         return by_example(x)
     copies = axes_of(mesh, COPY_AXES)
     return by_example(jax.lax.with_sharding_constraint(x, PartitionSpec(copies, None, "fsdp")))

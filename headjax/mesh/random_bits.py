@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from headjax.mesh.mesh import BATCH_AXES, axes_of, batch_parts, spreading_mesh
+from headjax.mesh.mesh import BATCH_AXES, SPREADING, axes_of, batch_parts, current_mesh
 
 Prng = Literal["threefry2x32", "rbg"]
 """A generator, by JAX's name of its implementation.
@@ -42,7 +42,7 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> 
     """
     if str(jax.random.key_impl(key)) == "threefry2x32":
         return jax.random.bernoulli(key, 1.0 - rate, shape)
-    mesh = spreading_mesh()
+    mesh = current_mesh(*SPREADING)
     parts = 1 if mesh is None else batch_parts(mesh)
 
     def own(key: jax.Array, rate: jax.typing.ArrayLike, batch: int = shape[0] // parts) -> jax.Array:

@@ -18,7 +18,6 @@ from headjax.core.kind import Kind
 from headjax.core.modules import declared, declared_module
 from headjax.core.ranges import Range
 from headjax.core.tensors import Initializer, Normal, Params, Tensors, initialize
-from headjax.nn.embeddings import Positions
 from headjax.nn.feed_forward import ActivationName
 from headjax.nn.layer import Layer
 from headjax.nn.norms import LayerNorm, Norm
@@ -207,12 +206,6 @@ class ModelConfig(Checked, abc.ABC):
         """Raise `ConfigError` naming the field that cannot be used."""
 
     @property
-    def position_table(self) -> Positions:
-        """The positions of the embeddings, in families that read tokens."""
-        own: Any = self
-        return Positions(own.positions, own.max_length, own.position_offset)
-
-    @property
     def embeddings_rate(self) -> float:
         """Rate of dropout on the embeddings."""
         return self.dropout if self.embedding_dropout is None else self.embedding_dropout
@@ -286,17 +279,6 @@ class ModelConfig(Checked, abc.ABC):
     @abc.abstractmethod
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         """Return the model's output, from that of its last stack."""
-
-    def forward(self, model: Any, batch: Batch, call: Pass) -> Output:
-        """Compute the forward pass of a model that has the `parts` as attributes, in the type to compute in."""
-        hidden: Any = None
-        probes: dict[str, list[Any]] = {}
-        for name in self.STACKS:
-            x, told = self.enter(model, name, batch, call), self.reading(name, batch, call, hidden)
-            hidden, reports = getattr(model, name)(x, told)  # [batch, length, width]
-            if call.probe is not None:
-                probes |= {head_stack_at(name, slot): [layer[slot] for layer in reports] for slot in reports[0]}
-        return self.finish(model, hidden, batch, call)._replace(probes=probes or None)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         """Return the losses of the batch's labels, by default those of the task."""

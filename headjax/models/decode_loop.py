@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from headjax.models.config import Batch
 from headjax.models.decoding import GenerativeConfig
-from headjax.models.sampling import Sampler
+from headjax.models.sampling import Greedy, Sampler
 from headjax.nn.cache import Cache, with_units, without_units
 from headjax.nn.compute import Compute
 from headjax.nn.passes import Pass
@@ -39,10 +39,10 @@ class Settings(NamedTuple):
 
     config: GenerativeConfig
     max_new_tokens: int
-    end_token: int | None
-    padding_token: int
-    sampler: Sampler
-    compute: Compute
+    end_token: int | None = None
+    padding_token: int = 0
+    sampler: Sampler = Greedy()
+    compute: Compute = Compute()
     beams: int = 0
     length_penalty: float = 1.0
 
@@ -77,9 +77,8 @@ def read_prompts(settings: Settings, model: Any, batch: Batch, key: jax.Array) -
     call, config, new = Pass(compute=settings.compute), settings.config, settings.max_new_tokens
     prompt = config.prompt(model, batch, call, new)
     last = prompt.tokens.shape[1] - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
-    logits, cache = config.decode(
-        model, prompt.tokens, prompt.present, prompt.cache, call, at=last, positions=prompt.positions
-    )
+    tokens, present, cache, positions = prompt
+    logits, cache = config.decode(model, tokens, present, positions, cache, call, at=last)
     examples, beams = logits.shape[0], settings.beams or 1
     loop = Loop(
         step=jnp.zeros((), jnp.int32),
@@ -113,7 +112,8 @@ def continue_until(settings: Settings, model: Any, key: jax.Array, loop: Loop, u
         loop = loop.with_caches(with_units(loop.cache.layers, caches))
         token = jax.lax.dynamic_slice_in_dim(loop.tokens, loop.step - 1, 1, axis=1)
         present = (loop.lengths == loop.step)[:, None]  # those that have ended grow no longer
-        logits, cache = settings.config.decode(model, token, present, loop.cache, call)
+        places = loop.cache.next_positions(present)
+        logits, cache = settings.config.decode(model, token, present, places, loop.cache, call)
         loop = _chosen(settings, loop._replace(cache=cache), logits[:, 0], key)
         return loop.with_caches(without_units(loop.cache.layers))
 

@@ -16,10 +16,9 @@ from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.decoding import GenerativeConfig, empty_cache
-from headjax.models.inputs import abstract_integers, batch_present, batch_tokens, embedded, last_tokens, reading
+from headjax.models.inputs import abstract_integers, read_tokens
 from headjax.models.tasks import Features, TaskOutput, Vocabulary
 from headjax.nn.cache import Prompt
-from headjax.nn.embeddings import PositionKind, TokenEmbeddings
 from headjax.nn.feed_forward import fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.outputs import Linear, VocabularyLogits, cross_entropy
@@ -46,11 +45,6 @@ class DecoderConfig(GenerativeConfig):
         124439808
 
     Attributes:
-        vocab_size: number of tokens.
-        positions: how positions enter, see `headjax.nn.embeddings.Positions`; rotary ones belong to attention.
-        max_length: longest sequence, in tokens; None is any.
-        position_offset: added to every learned position.
-        embedding_norm: whether the embeddings are normalised; post-norm stacks need it to begin at variance one.
         scale_embeddings: whether they are multiplied by the root of the width (Gemma).
         tied: whether the logits' weights are the token embeddings (Press and Wolf 2017).
         output_bias: whether the logits have biases.
@@ -64,12 +58,7 @@ class DecoderConfig(GenerativeConfig):
 
     STACKS = {"decoder": ""}  # noqa: RUF012
 
-    vocab_size: Size
-    positions: PositionKind = "learned"
-    max_length: Size | None
-    position_offset: Count = 0
     residual: ResidualKind = "pre_norm"
-    embedding_norm: bool = False
     scale_embeddings: bool = False
     tied: bool = True
     output_bias: bool = False
@@ -90,23 +79,13 @@ class DecoderConfig(GenerativeConfig):
         }
         return cls(**sizes | layer | {"dropout": 0.1, "attention_dropout": 0.1} | changes)
 
-    def validate(self) -> None:
-        self.position_table.validate()
-
     @property
     def vocabulary(self) -> Vocabulary:
         """The tokens and the size of their embeddings."""
         return Vocabulary(self.vocab_size, self.width)
 
     def parts(self) -> dict[str, nnx.Module]:
-        embeddings = TokenEmbeddings(
-            self.vocab_size,
-            self.width,
-            self.position_table,
-            scaled=self.scale_embeddings,
-            norm=self.norm if self.embedding_norm else None,
-            dropout=self.embeddings_rate,
-        )
+        embeddings = self.embeddings(self.vocab_size, scaled=self.scale_embeddings)
         stack = TransformerStack(self.stacks()["decoder"])
         return {"embeddings": embeddings, "decoder": stack, "output": self._output()}
 
@@ -120,29 +99,23 @@ class DecoderConfig(GenerativeConfig):
             output.bias = None
         return output
 
-    def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
-        return embedded(model.embeddings, batch, call, causal=True)
-
-    def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
-        return reading(self.position_table, batch, call, causal=True)
-
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         if self.task is None:
             return Output(hidden=hidden, logits=self.logits(model, hidden))
-        last = last_tokens(batch, self.padding_token)  # [batch]
+        tokens, present, *_ = read_tokens(batch, self.position_table, causal=True)
+        shown = jnp.ones(tokens.shape, bool) if present is None else present
+        shown = shown if self.padding_token is None else shown & (tokens != self.padding_token)
+        last = jnp.where(shown, jnp.arange(tokens.shape[1]), 0).max(axis=1)  # [batch]
         pooled = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # [batch, width]
         output: Output = model.output(Features(hidden, pooled, model.embeddings.token, batch), fold(call.key, 3))
         return output
 
     def prompt(self, model: Any, batch: Batch, call: Pass, new_tokens: int) -> Prompt:
-        tokens = batch_tokens(batch)
-        present = batch_present(batch, tokens)
-        capacity = tokens.shape[1] + new_tokens
-        self.position_table.check_length(capacity)
+        tokens, present, positions, _ = read_tokens(batch, self.position_table, causal=True)
         example = jnp.zeros((tokens.shape[0], 1, self.width), call.compute.type)
-        cache = empty_cache(model.decoder, example, capacity)
+        cache = empty_cache(model.decoder, example, tokens.shape[1] + new_tokens)
         present = jnp.ones(tokens.shape, bool) if present is None else present
-        return Prompt(tokens, present, cache, batch.get("position_ids"))
+        return Prompt(tokens, present, cache, positions)
 
     def embedded(self, model: Any, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
         x: jax.Array = model.embeddings(tokens, positions=positions, key=key)
@@ -177,7 +150,7 @@ class DecoderConfig(GenerativeConfig):
     def ranges(self) -> dict[str, Range]:
         tokens, labels = Range(self.vocab_size, "tokens"), Range(self.vocab_size, "tokens", ignored=IGNORED)
         own = {"labels": labels} if self.task is None else self.task.ranges(self.vocabulary)
-        return {"input_ids": tokens} | own | self.position_table.ranges("position_ids")
+        return {"input_ids": tokens, **own, "position_ids": self.position_table.range}
 
     def flops(self, length: int) -> int:
         layers, task = self.stacks()["decoder"].flops(length), self.task

@@ -10,35 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from headjax.models.config import Batch, ModelConfig
+from headjax.models.config import Batch
+from headjax.models.inputs import TokenConfig
 from headjax.nn.cache import Cache, LayerCache, Prompt, stored
-from headjax.nn.layer import CACHE, TransformerLayer
+from headjax.nn.layer import CACHE
 from headjax.nn.operands import Mask
 from headjax.nn.passes import Pass
 from headjax.nn.stack import TransformerStack
-
-
-def decode(stack: TransformerStack, x: jax.Array, call: Pass, cache: Cache) -> tuple[jax.Array, Cache]:
-    """Return the output `[batch, new, width]` for new tokens that the cache has admitted, and the cache with them."""
-    length = x.shape[1]
-    new = functools.partial(jax.lax.dynamic_slice_in_dim, start_index=cache.used, slice_size=length, axis=1)
-    # Windows count tokens, without padding, whatever positions a batch gives them.
-    keys = jnp.maximum(jnp.cumsum(cache.present, axis=1) - 1, 0)
-    positions, queries = new(cache.positions), new(keys)
-    if isinstance(cache.used, int):  # known to be empty
-        seen = positions
-        mask = Mask(causal=True, keys=cache.present[:, :length], query_positions=queries, key_positions=queries)
-    else:
-        seen, offset = cache.positions, jnp.asarray(cache.used)
-        mask = Mask(True, keys=cache.present, query_offset=offset, query_positions=queries, key_positions=keys)
-    call = stack.biased(x, call._replace(mask=mask, positions=positions, used=cache.used), seen)
-    columns, caches = stack.config.columns(call.bias), list[LayerCache]()
-    for group in stack.config.groups:
-        before = cache.layers[group.start : group.stop]
-        x, reports = group.one_by_one(getattr(stack, group.name), x, call, columns, before)
-        caches += [one._replace(attention=report[CACHE]) for one, report in zip(before, reports, strict=True)]
-    used = jnp.asarray(cache.used, jnp.int32) + length
-    return stack.end(x), cache._replace(layers=caches, used=used)
 
 
 def empty_cache(
@@ -49,22 +27,18 @@ def empty_cache(
     source: jax.Array | None = None,
 ) -> Cache:
     """Return an empty cache, with the cross-attention's keys and values of an encoder's output in it."""
-    layers = [layer for group in stack.config.groups for layer in group.each(getattr(stack, group.name))]
-    batch = example.shape[0]
-    positions, present = jnp.zeros((batch, capacity), jnp.int32), jnp.zeros((batch, capacity), bool)
-    return Cache([_empty_layer(layer, example, capacity, memory) for layer in layers], positions, present, 0, source)
-
-
-def _empty_layer(layer: TransformerLayer, example: jax.Array, capacity: int, memory: jax.Array | None) -> LayerCache:
-    one = layer.attention.key_values(example, jnp.zeros((1, 1), jnp.int32))
-    room = {name: jnp.zeros((a.shape[0], capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
-    crossed = layer.config.cross_attention is not None and memory is not None
-    read = layer.cross_attention.key_values(memory, None) if crossed else None
-    return LayerCache({name: stored(array) for name, array in room.items()}, read)
+    layers, batch = list[LayerCache](), example.shape[0]
+    for group in stack.config.groups:
+        for layer in group.each(getattr(stack, group.name)):
+            one = layer.attention.key_values(example, jnp.zeros((1, 1), jnp.int32))
+            room = {name: jnp.zeros((batch, capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
+            read = None if memory is None else layer.cross_attention.key_values(memory, None)
+            layers.append(LayerCache({name: stored(array) for name, array in room.items()}, read))
+    return Cache(layers, jnp.zeros((batch, capacity), jnp.int32), jnp.zeros((batch, capacity), bool), 0, source)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GenerativeConfig(ModelConfig):
+class GenerativeConfig(TokenConfig):
     """A family that predicts the next token from those before it."""
 
     @abc.abstractmethod
@@ -84,15 +58,33 @@ class GenerativeConfig(ModelConfig):
         model: Any,
         tokens: jax.Array,
         present: jax.Array,
+        positions: jax.Array,
         cache: Cache,
         call: Pass,
         at: jax.Array | None = None,
-        positions: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache]:
         """Return logits `[batch, new, vocabulary]` after each new token, or the one `at [batch]`, and the new cache."""
-        positions = cache.next_positions(present) if positions is None else positions
+        stack, length, caches = model.decoder, tokens.shape[1], list[LayerCache]()
         x = self.embedded(model, tokens, positions)
-        call = call._replace(memory_mask=Mask(keys=cache.source))
-        hidden, cache = decode(model.decoder, x, call, cache.admit(positions, present))
-        hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
-        return self.logits(model, hidden), cache
+        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=cache.used, axis=1)
+        positions = jnp.broadcast_to(positions, present.shape).astype(cache.positions.dtype)
+        cache = cache._replace(positions=write(cache.positions, positions), present=write(cache.present, present))
+        # Windows count tokens, without padding, whatever positions a batch gives them.
+        keys = jnp.maximum(jnp.cumsum(cache.present, axis=1) - 1, 0)
+        queries = jax.lax.dynamic_slice_in_dim(keys, cache.used, length, axis=1)
+        if isinstance(cache.used, int):  # known to be empty
+            seen, mask = positions, Mask(causal=True, keys=present, query_positions=queries, key_positions=queries)
+        else:
+            seen, offset = cache.positions, jnp.asarray(cache.used)
+            mask = Mask(True, keys=cache.present, query_offset=offset, query_positions=queries, key_positions=keys)
+        call = call._replace(mask=mask, positions=positions, used=cache.used, memory_mask=Mask(keys=cache.source))
+        call = stack.biased(x, call, seen)
+        columns = stack.config.columns(call.bias)
+        for group in stack.config.groups:
+            before = cache.layers[group.start : group.stop]
+            x, reports = group.one_by_one(getattr(stack, group.name), x, call, columns, before)
+            caches += [one._replace(attention=report[CACHE]) for one, report in zip(before, reports, strict=True)]
+        hidden = stack.end(x) if at is None else jnp.take_along_axis(stack.end(x), at[:, None, None], axis=1)
+        return self.logits(model, hidden), cache._replace(
+            layers=caches, used=jnp.asarray(cache.used, jnp.int32) + length
+        )

@@ -15,10 +15,10 @@ from headjax.core.kind import Kind
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
-from headjax.models.config import Batch, ModelConfig, Output
-from headjax.models.inputs import abstract_integers, batch_tokens, embedded, reading
+from headjax.models.config import Batch, Output
+from headjax.models.inputs import TokenConfig, abstract_integers, batch_array
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
-from headjax.nn.embeddings import PositionKind, RelativeBuckets, TokenEmbeddings
+from headjax.nn.embeddings import RelativeBuckets
 from headjax.nn.feed_forward import ActivationName, fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
@@ -33,7 +33,7 @@ LARGEST = 2
 
 @kind("encoder")
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderConfig(ModelConfig):
+class EncoderConfig(TokenConfig):
     """stack(embeddings(x)), pooled and turned into the task's logits. The numbers not asked for are BERT-base's.
 
     Batches hold `input_ids [batch, length]` and optionally `attention_mask` (0 at padding), `token_type_ids`,
@@ -46,13 +46,8 @@ class EncoderConfig(ModelConfig):
         11683584
 
     Attributes:
-        vocab_size: number of tokens.
-        positions: how positions enter, see `headjax.nn.embeddings.Positions`.
-        max_length: longest sequence, in tokens.
-        position_offset: added to every learned position (RoBERTa counts from 2).
         segments: number of segment embeddings, 0 for none.
         embedding_size: size of the embeddings, mapped to the width (ALBERT); None is the width, without a map.
-        embedding_norm: whether the embeddings are normalised, by `norm`.
         position_bias: relative positions in the self-attention (MPNet), or None.
         causal: whether tokens see those before them alone (CLIP).
         window: self-attention of a layer sees only keys at a distance below this (sliding window); None is any.
@@ -72,9 +67,7 @@ class EncoderConfig(ModelConfig):
     width: Size = 768
     num_layers: Listed = 12
     vocab_size: Size = 30522
-    positions: PositionKind = "learned"
     max_length: Size | None = 512
-    position_offset: Count = 0
     segments: Count = 2
     embedding_size: Size | None = None
     embedding_norm: bool = True
@@ -114,7 +107,7 @@ class EncoderConfig(ModelConfig):
         return cls.bert_base(**albert | {"dropout": 0.0, "attention_dropout": 0.0} | changes)
 
     def validate(self) -> None:
-        self.position_table.validate()
+        super().validate()
         pooled = self.pools or not self.task.needs_pooler
         require(pooled, "pooler", "the task reads the pooled vector, so the model needs a pooler")
         require(self.pooler is None or self.end_token is None, "end_token", "is for models without a pooler")
@@ -134,29 +127,17 @@ class EncoderConfig(ModelConfig):
         return Vocabulary(self.vocab_size, self.embedding_size or self.width)
 
     def parts(self) -> dict[str, nnx.Module]:
-        embeddings = TokenEmbeddings(
-            self.vocab_size,
-            self.width,
-            self.position_table,
-            segments=self.segments,
-            size=self.embedding_size,
-            norm=self.norm if self.embedding_norm else None,
-            dropout=self.embeddings_rate,
-        )
         how: dict[str, Any] = {"reads": self.pooler_reads, "norm": self.pooler_norm, "bias": self.pooler_bias}
         pooler = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler, self.pooler_dropout, **how)}
         return {
-            "embeddings": embeddings,
+            "embeddings": self.embeddings(self.vocab_size, segments=self.segments, size=self.embedding_size),
             "encoder": TransformerStack(self.stacks()["encoder"]),
             **pooler,
             "output": self.task.module(self.width, self.vocabulary),
         }
 
-    def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
-        return embedded(model.embeddings, batch, call, segments=batch.get("token_type_ids"))
-
     def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
-        call = reading(self.position_table, batch, call)
+        call = super().reading(stack, batch, call, memory)
         if self.causal:
             call = call._replace(mask=dataclasses.replace(call.mask or Mask(), causal=True))
         return call if self.position_bias is None else call._replace(positions=None)  # distances count padding
@@ -166,7 +147,7 @@ class EncoderConfig(ModelConfig):
         if self.pooler is not None:
             pooled = model.pooler(hidden, fold(call.key, 2), self.counted(batch))  # [batch, width]
         if self.end_token is not None:
-            pooled = hidden[jnp.arange(len(hidden)), self.ends(batch_tokens(batch))]
+            pooled = hidden[jnp.arange(len(hidden)), self.ends(batch_array(batch, "input_ids"))]
         if pooled is not None and pooled.ndim == 3:  # of every token
             read, pooled = pooled, pooled[:, 0]
         features = Features(read, pooled, model.embeddings.token, batch)
@@ -185,7 +166,7 @@ class EncoderConfig(ModelConfig):
         found = {"input_ids": Range(self.vocab_size, "tokens")}
         if self.segments:
             found["token_type_ids"] = Range(self.segments, "segments")
-        return found | self.position_table.ranges("position_ids") | self.task.ranges(self.vocabulary)
+        return found | {"position_ids": self.position_table.range} | self.task.ranges(self.vocabulary)
 
     def flops(self, length: int) -> int:
         mapped = 0 if self.embedding_size is None else 2 * length * self.embedding_size * self.width

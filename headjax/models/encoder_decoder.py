@@ -18,17 +18,9 @@ from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, FanOut, Initializer, Xavier
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.decoding import GenerativeConfig, empty_cache
-from headjax.models.inputs import (
-    abstract_integers,
-    batch_array,
-    batch_positions,
-    batch_present,
-    batch_tokens,
-    embedded,
-    reading,
-)
+from headjax.models.inputs import Read, abstract_integers, batch_array, begins, read_tokens
 from headjax.nn.cache import Prompt
-from headjax.nn.embeddings import PositionKind, RelativeBuckets, TokenEmbeddings
+from headjax.nn.embeddings import PositionKind, RelativeBuckets
 from headjax.nn.feed_forward import fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import RMSNorm
@@ -55,16 +47,11 @@ class EncoderDecoderConfig(GenerativeConfig):
         144
 
     Attributes:
-        vocab_size: number of tokens, of the source.
-        target_vocab_size: number of the target's; None is as many.
+        target_vocab_size: number of the target's tokens; None is `vocab_size`, that of the source.
         share_tokens: whether both sides use one table of token embeddings.
-        positions: how positions enter on each side, see `headjax.nn.embeddings.Positions`.
-        max_length: longest sequence on each side, in tokens; None is any.
-        position_offset: added to every learned position.
         position_bias, decoder_position_bias: relative positions of a stack's self-attention (T5), or None.
         scale_embeddings: whether token embeddings are multiplied by the root of the width.
         token_initializer: of token embeddings; None is `initializer`.
-        embedding_norm: whether the embeddings are normalised, by `norm`.
         decoder_layers: number of decoder layers; None is `num_layers`.
         decoder_attention, cross_attention: formulations of each decoder layer; None is the first of `attention`.
         decoder_hidden: units of each decoder layer; None is the first of `hidden`.
@@ -79,17 +66,14 @@ class EncoderDecoderConfig(GenerativeConfig):
 
     STACKS = {"encoder": "", "decoder": "decoder_"}  # noqa: RUF012
 
-    vocab_size: Size
     target_vocab_size: Size | None = None
     share_tokens: bool = True
     positions: PositionKind = "none"
     max_length: Size | None = None
-    position_offset: Count = 0
     position_bias: RelativeBuckets | None = None
     decoder_position_bias: RelativeBuckets | None = None
     scale_embeddings: bool = False
     token_initializer: Initializer | None = None
-    embedding_norm: bool = False
     decoder_layers: Listed | None = None
     decoder_attention: tuple[Kind, ...] | None = None
     cross_attention: tuple[Kind, ...] | None = None
@@ -136,7 +120,7 @@ class EncoderDecoderConfig(GenerativeConfig):
         return cls(**sizes | layer | more | rates | {"initializer": FanIn()} | changes)
 
     def validate(self) -> None:
-        self.position_table.validate()
+        super().validate()
         one_table = not self.share_tokens or self.target_tokens == self.vocab_size
         sizes = f"vocab_size is {self.vocab_size}, target_vocab_size {self.target_tokens}"
         require(one_table, "share_tokens", f"{sizes}; only equal tables can be one")
@@ -150,38 +134,28 @@ class EncoderDecoderConfig(GenerativeConfig):
         return self.target_vocab_size or self.vocab_size
 
     def parts(self) -> dict[str, nnx.Module]:
-        def embeddings(tokens: int | None) -> TokenEmbeddings:
-            return TokenEmbeddings(
-                tokens,
-                self.width,
-                self.position_table,
-                scaled=self.scale_embeddings,
-                norm=self.norm if self.embedding_norm else None,
-                dropout=self.embeddings_rate,
-                initializer=self.token_initializer,
-            )
-
+        how: dict[str, Any] = {"scaled": self.scale_embeddings, "initializer": self.token_initializer}
+        own = None if self.share_tokens else self.target_tokens
         logits = {"tied": self.tied, "bias": self.output_bias, "scaled": self.scale_logits}
         return {
-            "embeddings": embeddings(self.vocab_size),
+            "embeddings": self.embeddings(self.vocab_size, **how),
             "encoder": TransformerStack(self.stacks()["encoder"]),
-            "decoder_embeddings": embeddings(None if self.share_tokens else self.target_tokens),
+            "decoder_embeddings": self.embeddings(own, **how),
             "decoder": TransformerStack(self.stacks()["decoder"]),
             "output": VocabularyLogits(self.width, self.target_tokens, **logits),
         }
 
     def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
         if stack == "encoder":
-            return embedded(model.embeddings, batch, call)
-        tokens, _, positions = self._target(batch)
-        return self.embedded(model, tokens, positions, fold(call.key, 2))
+            return super().enter(model, stack, batch, call)
+        target = self._target(batch)
+        return self.embedded(model, target.tokens, target.positions, fold(call.key, 2))
 
     def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
-        source = reading(self.position_table, batch, call)
+        source = super().reading("encoder", batch, call, memory)
         if stack == "encoder":
             return source
-        _, present, positions = self._target(batch)
-        packed = batch.get("decoder_segment_ids")
+        _, present, positions, packed = self._target(batch)
         mask = Mask(causal=True, keys=present, query_segments=packed, key_segments=packed)
         return call._replace(
             mask=mask,
@@ -195,25 +169,21 @@ class EncoderDecoderConfig(GenerativeConfig):
     def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
         return Output(hidden=hidden, logits=self.logits(model, hidden))
 
-    def _target(self, batch: Batch) -> tuple[jax.Array, jax.Array | None, jax.Array]:
-        """Return the decoder's inputs, which of them are no padding, and their positions."""
-        tokens = self.decoder_inputs(batch)
-        present = batch_present(batch, tokens, "decoder_attention_mask")
-        counted = batch_positions(batch, self.position_table, tokens, present, causal=True, side="decoder_")
-        return tokens, present, counted
+    def _target(self, batch: Batch, tokens: jax.Array | None = None) -> Read:
+        """Return the decoder's inputs, by default those that the batch gives or its labels make."""
+        tokens = self.decoder_inputs(batch) if tokens is None else tokens
+        return read_tokens(batch, self.position_table, tokens, causal=True, side="decoder_")
 
     def decoder_inputs(self, batch: Batch) -> jax.Array:
         """Return `decoder_input_ids`, or the labels after the start token, without the last; if packed, of each."""
         if "decoder_input_ids" in batch:
-            return batch_tokens(batch, "decoder_input_ids")
-        labels = batch_tokens(batch, "labels")
+            return batch_array(batch, "decoder_input_ids", tokens=True)
+        labels = batch_array(batch, "labels", tokens=True)
         labels = jnp.where(labels == IGNORED, self.padding_token, labels)
         shifted = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.start_token)
         if "decoder_segment_ids" not in batch:
             return shifted
-        segments = batch_array(batch, "decoder_segment_ids")
-        begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)))
-        return jnp.where(begins, self.start_token, shifted)
+        return jnp.where(begins(batch["decoder_segment_ids"]), self.start_token, shifted)
 
     def counted(self, batch: Batch) -> jax.Array | None:
         """Return which target positions are no padding: without `decoder_attention_mask` those with labels."""
@@ -225,16 +195,12 @@ class EncoderDecoderConfig(GenerativeConfig):
     def prompt(self, model: Any, batch: Batch, call: Pass, new_tokens: int) -> Prompt:
         source = self.reading("encoder", batch, call, None)
         encoded, _ = model.encoder(self.enter(model, "encoder", batch, call), source)
-        if "decoder_input_ids" in batch:
-            tokens = batch_tokens(batch, "decoder_input_ids")
-        else:
-            tokens = jnp.full((encoded.shape[0], 1), self.start_token, jnp.int32)
-        present = batch_present(batch, tokens, "decoder_attention_mask")
+        start = None if "decoder_input_ids" in batch else jnp.full((len(encoded), 1), self.start_token, jnp.int32)
+        tokens, present, positions, _ = self._target(batch, start)
         capacity = tokens.shape[1] + new_tokens
-        self.position_table.check_length(capacity)
         cache = empty_cache(model.decoder, encoded[:, :1], capacity, encoded, source.query_mask)
         present = jnp.ones(tokens.shape, bool) if present is None else present
-        return Prompt(tokens, present, cache, batch.get("decoder_position_ids"))
+        return Prompt(tokens, present, cache, positions)
 
     def embedded(self, model: Any, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
         x: jax.Array = model.decoder_embeddings(tokens, positions=positions, key=key, table=self._token_table(model))
@@ -262,13 +228,13 @@ class EncoderDecoderConfig(GenerativeConfig):
         return f", output {'tied' if self.tied else 'untied'}"
 
     def ranges(self) -> dict[str, Range]:
-        target, positions = Range(self.target_tokens, "target tokens"), self.position_table
+        target, positions = Range(self.target_tokens, "target tokens"), self.position_table.range
         return {
             "input_ids": Range(self.vocab_size, "tokens"),
-            **positions.ranges("position_ids"),
+            "position_ids": positions,
             "decoder_input_ids": target,
             "labels": target._replace(ignored=IGNORED),
-            **positions.ranges("decoder_position_ids"),
+            "decoder_position_ids": positions,
         }
 
     def flops(self, length: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
@@ -107,8 +106,8 @@ def generate(
     if texts is not None and end_token is None:
         end_token = end_of_text(tokenizer_of(model))
     inputs: Batch = batch if isinstance(batch, Mapping) else prompt_batch(model, texts or ())
-    choices: dict[str, Any] = {"max_new_tokens": max_new_tokens, "end_token": end_token, "sampler": sampler}
-    found = begin(model, inputs, **choices, padding_token=padding_token, seed=seed, compute=compute).advance()
+    choices: dict[str, Any] = {"padding_token": padding_token, "sampler": sampler, "compute": compute}
+    found = begin(model, inputs, max_new_tokens, seed, end_token=end_token, **choices).advance()
     if texts is None:
         return found
     continued = texts_of(model, inputs, np.asarray(found.tokens), np.asarray(found.lengths), end_token)
@@ -156,8 +155,8 @@ def beam_search(
         raise DataError(f"beams: must be an integer of at least 1, got {beams!r}")
     if length_penalty < 0:
         raise DataError(f"length_penalty: must not be negative, got {length_penalty}")
-    choices: dict[str, Any] = {"max_new_tokens": max_new_tokens, "end_token": end_token, "compute": compute}
-    run = begin(model, batch, **choices, padding_token=padding_token, beams=beams, length_penalty=length_penalty)
+    choices: dict[str, Any] = {"end_token": end_token, "padding_token": padding_token, "compute": compute}
+    run = begin(model, batch, max_new_tokens, beams=beams, length_penalty=length_penalty, **choices)
     run.advance()
     return best_beams(run.settings, run.loop)
 
@@ -179,49 +178,31 @@ class Generation:
 
     def __init__(self, settings: Settings, model: Model, key: jax.Array, loop: Loop) -> None:
         self.settings, self.model, self.key, self.loop = settings, model, key, loop
-        # Tokens of the longest continuation, and whether every one has ended.
-        self.step, self.finished = 1, settings.max_new_tokens == 1
 
-    def advance(self, tokens: int | None = None) -> Generated:
-        """Generate up to `tokens` more (all that are left if None) and return all tokens so far."""
-        limit = self.settings.max_new_tokens
-        if not self.finished:
-            until = limit if tokens is None else min(self.step + tokens, limit)
-            self.loop = continue_until(self.settings, self.model, self.key, self.loop, until)
-            self.step, self.finished = until, until == limit
+    def advance(self, until: int | None = None) -> Generated:
+        """Generate until there are so many tokens (None is all that are asked for) and return all so far."""
+        until = self.settings.max_new_tokens if until is None else until
+        self.loop = continue_until(self.settings, self.model, self.key, self.loop, until)
         found = Generated(self.loop.tokens, self.loop.lengths, self.loop.log_probability)
-        if self.finished:
-            return found
-        self.step, self.finished = int(self.loop.step), bool(self.loop.finished.all())
         return jax.tree.map(jax.numpy.array, found)  # the next call takes these arrays' memory
 
 
-def begin(
-    model: Model,
-    batch: Batch,
-    *,
-    max_new_tokens: int = NEW_TOKENS,
-    end_token: int | None = None,
-    padding_token: int = 0,
-    sampler: Sampler = Greedy(),
-    seed: int = 0,
-    compute: Compute = Compute(),
-    beams: int = 0,
-    length_penalty: float = 1.0,
-) -> Generation:
+def begin(model: Model, batch: Batch, max_new_tokens: int, seed: int = 0, **choices: Any) -> Generation:
     """Read the prompts and choose each first token; the arguments are those of `generate` and `beam_search`."""
-    config = check_generative(model.config, max_new_tokens)
-    check_positions(config, batch, max_new_tokens)
-    arrays = device_batch(config, batch)
-    settings = Settings(config, max_new_tokens, end_token, padding_token, sampler, compute, beams, length_penalty)
-    model, key = for_decoding(model, compute), jax.random.key(seed)
+    settings = Settings(check_generative(model.config, max_new_tokens), max_new_tokens, **choices)
+    check_positions(settings.config, batch, max_new_tokens)
+    arrays = device_batch(settings.config, batch)
+    model, key = for_decoding(model, settings.compute), jax.random.key(seed)
     return Generation(settings, model, key, read_prompts(settings, model, arrays, key))
+
+
+_cast = jax.jit(Compute.cast, static_argnums=0)
 
 
 def for_decoding(model: Model, compute: Compute = Compute()) -> Model:
     """Return a model in the type to compute in, each layer's arrays by themselves; what is so already is not copied."""
     if any(array.dtype != compute.type for array in jax.tree.leaves(nnx.state(model, nnx.Param))):
-        model = _cast(model, compute)
+        model = _cast(compute, model)
     model = jax.tree.map(lambda array: array, model)
     # A scan, and a slice of stacked arrays, would copy a layer's weights before they are used.
     for name, stack in model.config.stacks().items():
@@ -231,12 +212,6 @@ def for_decoding(model: Model, compute: Compute = Compute()) -> Model:
             if not isinstance(layers, nnx.List):
                 setattr(module, group.name, nnx.List(group.unstacked(layers)))
     return model
-
-
-@functools.partial(jax.jit, static_argnames="compute")
-def _cast(model: Model, compute: Compute) -> Model:
-    cast: Model = compute.cast(model)
-    return cast
 
 
 def cache_bytes(model: Model, batch: Batch, new_tokens: int) -> int:
@@ -256,6 +231,7 @@ def check_room(field: str, model: Model, batch: Batch, texts: int, new_tokens: i
     asked = f"{texts:,} x {length:,} tokens"
     check_memory(field, texts * length * 4, there, asked)  # larger ones have no shape that JAX could tell the bytes of
     try:
+        check_positions(model.config, batch, new_tokens)
         check_memory(field, texts * cache_bytes(model, batch, new_tokens), there, f"the caches of {asked}")
     except DataError as error:  # more than the model has positions
         raise DataError(f"{field}: {error}") from None

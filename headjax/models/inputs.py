@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from headjax.core.errors import DataError
+from headjax.core.fields import Count, Size
 from headjax.core.ranges import check_ranges
 from headjax.models.config import Batch, ModelConfig
-from headjax.nn.embeddings import Positions
+from headjax.nn.embeddings import PositionKind, Positions, TokenEmbeddings
 from headjax.nn.feed_forward import fold
 from headjax.nn.operands import Mask
 from headjax.nn.passes import Pass
@@ -25,7 +28,7 @@ def check_batch(config: ModelConfig, batch: Batch) -> Batch:
 def device_batch(config: ModelConfig, batch: Batch) -> dict[str, jax.Array]:
     """Return the batch's arrays as JAX arrays, checked likewise."""
     check_ranges(config.ranges(), batch)
-    return {name: jnp.asarray(array) for name, array in batch.items()}
+    return dict(zip(batch, map(jnp.asarray, batch.values()), strict=True))
 
 
 def abstract_integers(shape: tuple[int, ...], *names: str) -> dict[str, jax.ShapeDtypeStruct]:
@@ -33,38 +36,14 @@ def abstract_integers(shape: tuple[int, ...], *names: str) -> dict[str, jax.Shap
     return {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name in names}
 
 
-def batch_tokens(batch: Batch, name: str = "input_ids") -> jax.Array:
-    """Return the batch's token ids."""
-    tokens = batch_array(batch, name)
-    if tokens.ndim != 2 or not jnp.issubdtype(tokens.dtype, jnp.integer):
-        raise DataError(f"{name}: expected integers [batch, length], got {tokens.dtype} {list(tokens.shape)}")
-    return tokens
-
-
-def batch_array(batch: Batch, name: str) -> jax.Array:
-    """Return an array of the batch."""
+def batch_array(batch: Batch, name: str, *, tokens: bool = False) -> jax.Array:
+    """Return an array of the batch; tokens are integers `[batch, length]`."""
     if name not in batch:
         raise DataError(f"{name}: missing from the batch, which has {', '.join(sorted(batch))}")
-    return jnp.asarray(batch[name])
-
-
-def batch_present(batch: Batch, like: jax.Array, name: str = "attention_mask") -> jax.Array | None:
-    """`[batch, length]` bool, False at padding; None where the batch has no such mask."""
-    if batch.get(name) is None:
-        return None
-    present = jnp.asarray(batch[name])
-    if present.shape != like.shape:
-        raise DataError(f"{name}: has shape {list(present.shape)}, the tokens have {list(like.shape)}")
-    return present.astype(bool)
-
-
-def last_tokens(batch: Batch, padding: int | None = None) -> jax.Array:
-    """Return the places `[batch]` of the last tokens of examples that are neither masked nor the padding token."""
-    tokens = batch_tokens(batch)
-    present = batch_present(batch, tokens)
-    present = jnp.ones(tokens.shape, bool) if present is None else present
-    present = present if padding is None else present & (tokens != padding)
-    return jnp.where(present, jnp.arange(tokens.shape[1]), 0).max(axis=1)
+    array = jnp.asarray(batch[name])
+    if tokens and (array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer)):
+        raise DataError(f"{name}: expected integers [batch, length], got {array.dtype} {list(array.shape)}")
+    return array
 
 
 def counted_at(mask: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
@@ -72,46 +51,89 @@ def counted_at(mask: jax.Array | None, shape: tuple[int, ...]) -> jax.Array:
     return jnp.ones(shape) if mask is None else jnp.broadcast_to(mask, shape).astype(jnp.float32)
 
 
-def batch_positions(
-    batch: Batch, positions: Positions, tokens: jax.Array, present: jax.Array | None, *, causal: bool, side: str = ""
-) -> jax.Array:
-    """`[batch or 1, length]` positions of the tokens: the batch's own, or counted.
+class Read(NamedTuple):
+    """The tokens of one side of a batch."""
+
+    tokens: jax.Array  # [batch, length]
+    present: jax.Array | None  # [batch, length] bool, False at padding; None where the batch has no mask
+    positions: jax.Array  # [batch or 1, length], the batch's own, or counted
+    segments: jax.Array | None  # [batch, length], numbers of packed examples
+
+
+def read_tokens(
+    batch: Batch, table: Positions, tokens: jax.Array | None = None, *, causal: bool, side: str = ""
+) -> Read:
+    """Return the tokens of a side of a batch, by default `input_ids`.
 
     Decoders count what the mask shows and begin again in every packed example, so that a text has the same positions
-    with padding on either side, among others, and in generation. Encoders count as `positions` says.
+    with padding on either side, among others, and in generation. Encoders count as the table says.
     """
-    own, segments = batch.get(f"{side}position_ids"), batch.get(f"{side}segment_ids")
-    if own is not None:
-        return jnp.asarray(own)
+    tokens = batch_array(batch, "input_ids", tokens=True) if tokens is None else tokens
+    segments, present = batch.get(f"{side}segment_ids"), batch.get(f"{side}attention_mask")
+    if present is not None:
+        if jnp.shape(present) != tokens.shape:
+            shape = list(jnp.shape(present))
+            raise DataError(f"{side}attention_mask: has shape {shape}, the tokens have {list(tokens.shape)}")
+        present = jnp.asarray(present).astype(bool)
+    if batch.get(f"{side}position_ids") is not None:
+        return Read(tokens, present, jnp.asarray(batch[f"{side}position_ids"]), segments)
     if segments is None:
-        positions.check_length(tokens.shape[1])
+        if table.max_length is not None and tokens.shape[1] > table.max_length:
+            has = f"has {table.max_length} learned positions" if table.learned else f"supports {table.max_length}"
+            raise DataError(f"input_ids: {tokens.shape[1]} tokens, but the model {has}")
         if not causal or present is None:
-            return positions.count(tokens)
-    present = jnp.ones(tokens.shape, bool) if present is None else present
-    count = jnp.cumsum(present, axis=1)  # padding has the position of the token before it
+            return Read(tokens, present, table.count(tokens), segments)
+    shown = jnp.ones(tokens.shape, bool) if present is None else present
+    count = jnp.cumsum(shown, axis=1)  # padding has the position of the token before it
     if segments is not None:
-        segments = jnp.asarray(segments)
-        begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)))
-        count = count - jax.lax.cummax(jnp.where(begins, count - present, 0), axis=1)
-    return jnp.maximum(count - 1, 0)
+        count = count - jax.lax.cummax(jnp.where(begins(segments), count - shown, 0), axis=1)
+    return Read(tokens, present, jnp.maximum(count - 1, 0), segments)
 
 
-def embedded(
-    embeddings: Any, batch: Batch, call: Pass, *, causal: bool = False, segments: jax.Array | None = None
-) -> jax.Array:
-    """Return the embeddings `[batch, length, width]` of `input_ids [batch, length]`."""
-    tokens = batch_tokens(batch)
-    present = batch_present(batch, tokens)
-    positions = batch_positions(batch, embeddings.positions, tokens, present, causal=causal)
-    x: jax.Array = embeddings(tokens, positions=positions, segments=segments, key=fold(call.key, 0))
-    return x
+def begins(segments: jax.typing.ArrayLike) -> jax.Array:
+    """Return where a packed example that is not the first begins, of numbers `[batch, length]`."""
+    segments = jnp.asarray(segments)
+    return jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)))
 
 
-def reading(positions: Positions, batch: Batch, call: Pass, *, causal: bool = False) -> Pass:
-    """Return the pass of the stack that reads `input_ids [batch, length]`, packed by `segment_ids` or not."""
-    tokens = batch_tokens(batch)
-    present = batch_present(batch, tokens)
-    packed = batch.get("segment_ids")
-    counted = batch_positions(batch, positions, tokens, present, causal=causal)
-    mask = Mask(causal=causal, keys=present, query_segments=packed, key_segments=packed)
-    return call._replace(mask=mask, positions=counted, query_mask=present, key=fold(call.key, 1))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenConfig(ModelConfig):
+    """Base of the families that read `input_ids`, `attention_mask`, `segment_ids` and `position_ids`.
+
+    Attributes:
+        vocab_size: number of tokens.
+        positions: how positions enter, see `headjax.nn.embeddings.Positions`; rotary ones belong to attention.
+        max_length: longest sequence, in tokens; None is any.
+        position_offset: added to every learned position (RoBERTa counts from 2).
+        embedding_norm: whether the embeddings are normalised, by `norm`, with which post-norm stacks begin well.
+    """
+
+    vocab_size: Size
+    positions: PositionKind = "learned"
+    max_length: Size | None
+    position_offset: Count = 0
+    embedding_norm: bool = False
+
+    def validate(self) -> None:
+        self.position_table.validate()
+
+    @functools.cached_property
+    def position_table(self) -> Positions:
+        """The positions of the embeddings."""
+        return Positions(self.positions, self.max_length, self.position_offset)
+
+    def embeddings(self, tokens: int | None, **more: Any) -> TokenEmbeddings:
+        """Return the module of embeddings of so many tokens; None where another module holds their table."""
+        norm = self.norm if self.embedding_norm else None
+        return TokenEmbeddings(tokens, self.width, self.position_table, norm=norm, dropout=self.embeddings_rate, **more)
+
+    def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
+        read = read_tokens(batch, self.position_table, causal=stack == "decoder")
+        segments = batch.get("token_type_ids")
+        x: jax.Array = model.embeddings(read.tokens, positions=read.positions, segments=segments, key=fold(call.key, 0))
+        return x
+
+    def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
+        _, present, positions, packed = read_tokens(batch, self.position_table, causal=stack == "decoder")
+        mask = Mask(causal=stack == "decoder", keys=present, query_segments=packed, key_segments=packed)
+        return call._replace(mask=mask, positions=positions, query_mask=present, key=fold(call.key, 1))

@@ -18,8 +18,8 @@ from headjax.core.kind import own_copy
 from headjax.core.modules import Aside, arrays, bind, declared_module, settings, weights_of
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
-from headjax.mesh.explicit import spread_by_example
-from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.mesh.explicit import explicit_mesh, spread_by_example
+from headjax.models.config import Batch, Loss, ModelConfig, Output, head_stack_at
 from headjax.models.directory import ModelFolder, Saved, save
 from headjax.models.inputs import device_batch
 from headjax.models.walk import LayerBlock, NextStack, State, blocks_of, entered
@@ -136,7 +136,14 @@ class Model(nnx.Module):
 
     def forward(self, batch: Batch, call: Pass = Pass()) -> Output:
         """Compute the forward pass as a pass is told, in the caller's own program."""
-        return self.config.forward(call.compute.cast(self), batch, call)
+        config, model, probes = self.config, call.compute.cast(self), dict[str, list[Any]]()
+        hidden: Any = None
+        for name in config.STACKS:
+            x, told = config.enter(model, name, batch, call), config.reading(name, batch, call, hidden)
+            hidden, reports = getattr(model, name)(x, told)  # [batch, length, width]
+            if call.probe is not None:
+                probes |= {head_stack_at(name, slot): [layer[slot] for layer in reports] for slot in reports[0]}
+        return config.finish(model, hidden, batch, call)._replace(probes=probes or None)
 
     def device_batch(self, batch: Batch) -> dict[str, jax.Array]:
         """Return a batch's arrays as JAX arrays, checked to be tokens, classes and positions of the model."""
@@ -292,8 +299,7 @@ def probabilities(probe: Probe) -> jax.Array | None:
 
 @functools.partial(jax.jit, static_argnames=("probe", "compute"))
 def _forward(model: Model, batch: Any, key: Any, probe: ProbeFunction | None, compute: Compute) -> Output:
-    def computed(model: Model, batch: Any, key: Any) -> Output:
+    if not batch or explicit_mesh(model, batch) is None:
         return model.forward(batch, Pass(key, probe, compute))
-
-    examples = next(iter(batch.values()), jax.numpy.zeros(()))  # an empty batch is refused by what reads it
-    return spread_by_example(computed, examples, model, batch, key)
+    run = functools.partial(_forward.__wrapped__, probe=probe, compute=compute)  # type: ignore[attr-defined]
+    return spread_by_example(run, next(iter(batch.values())), model, batch, key)

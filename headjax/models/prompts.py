@@ -40,8 +40,11 @@ def prompt_batch(
     tokenizer = tokenizer_of(model)
     end = end_of_text(tokenizer)
     reads_source = isinstance(model.config, EncoderDecoderConfig)
-    if special:
-        _check_special(tokenizer, texts)
+    for number, text in enumerate(texts) if special else ():
+        unknown = next((found for found in SPELLED.findall(text) if found not in tokenizer.special_tokens), None)
+        if unknown is not None:
+            known = ", ".join(tokenizer.special_tokens) or "none"
+            raise DataError(f"prompts[{number}]: {unknown} is no special token of the model; it has {known}")
     encoded = [_ended(tokenizer.prompt_ids(text, spelled=special), end, reads_source) for text in texts]
     empty = next((number for number, ids in enumerate(encoded) if not ids), None)
     if empty is not None:
@@ -55,14 +58,6 @@ def prompt_batch(
         batch["input_ids"][row, place] = ids
         batch["attention_mask"][row, place] = 1
     return batch
-
-
-def _check_special(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-    for number, text in enumerate(texts):
-        unknown = next((found for found in SPELLED.findall(text) if found not in tokenizer.special_tokens), None)
-        if unknown is not None:
-            known = ", ".join(tokenizer.special_tokens) or "none"
-            raise DataError(f"prompts[{number}]: {unknown} is no special token of the model; it has {known}")
 
 
 def _ended(ids: list[int], end: int | None, reads_source: bool) -> list[int]:
@@ -102,18 +97,16 @@ def new_tokens(config: ModelConfig, batch: Batch) -> int:
 def prompt_length(config: ModelConfig, batch: Batch) -> int:
     """Return the number of tokens that the decoder reads before the first new one, padding included."""
     name = "decoder_input_ids" if isinstance(config, EncoderDecoderConfig) else "input_ids"
-    return int(np.shape(batch[name])[1]) if name in batch else 1
+    return int(np.shape(batch[name])[-1]) if name in batch else 1
 
 
 def check_positions(config: ModelConfig, batch: Batch, new_tokens: int) -> None:
-    """Raise `DataError` where positions that a batch gives its prompts leave too few for as many new tokens."""
+    """Raise `DataError` where prompts, or the positions that a batch gives them, leave too few for as many tokens."""
     name = "decoder_position_ids" if isinstance(config, EncoderDecoderConfig) else "position_ids"
-    limit = config.ranges().get(name)
-    if limit is None or name not in batch:
-        return
-    last = int(np.max(batch[name]))
-    if last + new_tokens >= limit.high:
-        raise DataError(f"{name}: reach {last}, and {new_tokens} new tokens go beyond the {limit.high} there are")
+    reach = config.ranges()[name].high
+    used = int(np.max(batch[name])) + 1 if name in batch else prompt_length(config, batch)
+    if reach is not None and used + new_tokens > reach:
+        raise DataError(f"prompt: {used} tokens and {new_tokens} new ones, but the model has {reach} positions")
 
 
 def texts_of(

@@ -23,7 +23,6 @@ from headjax.models.config import HEAD_STACKS, Batch, ModelConfig
 from headjax.nn.compute import Compute
 from headjax.nn.layer import TransformerLayer
 from headjax.nn.passes import Joining, Pass, Probe
-from headjax.nn.stack import LayerGroup
 
 FEED_FORWARD = "feed_forward"
 """Slot of the feed-forward sub-layer, beside `attention` and `cross_attention`."""
@@ -88,7 +87,7 @@ class LayerBlock(Block):
             columns = stack.columns(state.bias)
             own = None if columns is None else columns[self.number, : self.layer.attention.num_heads]
         layer = call.compute.cast(self.layer)
-        run = call.compute.rematerialised(lambda layer, x: LayerGroup.one(layer, x, call, self.number, own))
+        run = call.compute.rematerialised(lambda layer, x: layer(x, call, self.number, own))
         x, _ = run(layer, state.x)
         return state._replace(x=x)
 

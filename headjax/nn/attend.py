@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,10 +38,10 @@ class Call(NamedTuple):
         if bias is not None and (bias.ndim < 4 or bias.shape[3] != key.shape[1]):  # all four axes, an entry for a key
             bias = jnp.broadcast_to(bias, (*(1,) * (4 - bias.ndim), *bias.shape[:-1], key.shape[1]))
         operands = Operands(query, key, value, scale, self.mask, bias, self.dropout, mixing, self.observe, self.softcap)
-        machine, mesh = current_target(), current_mesh()
+        machine, mesh, heads = current_target(), current_mesh(), query.shape[2] if mixing is None else len(mixing)
         for name, array in {"key": key, "value": value}.items():
-            if not array.shape[2] or operands.heads % array.shape[2]:
-                raise KernelError(f"{name} heads: {array.shape[2]} does not divide the {operands.heads} query heads")
+            if not array.shape[2] or heads % array.shape[2]:
+                raise KernelError(f"{name} heads: {array.shape[2]} does not divide the {heads} query heads")
         alone = machine if mesh is None else machine._replace(devices=1)
         name = choose(self.implementation, operands, alone, self.probabilities or self.observe is not None)
         if mixing is not None and name != OURS:
@@ -91,8 +90,3 @@ def einsum_attention(operands: Operands) -> Attended:
     context = jnp.einsum("bgqk,bgkv->bgqv", rows, jnp.swapaxes(value, 1, 2))
     context = jnp.swapaxes(context.reshape(batch, heads, queries, value.shape[3]), 1, 2)
     return Attended(context, probabilities)  # [batch, query, heads, value_dim]
-
-
-def default_scale(head_dim: int) -> float:
-    """Return 1 / sqrt(head_dim)."""
-    return 1.0 / math.sqrt(head_dim)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from headjax.nn.calling import require_room
 from headjax.nn.operands import KeyValues
 
 
@@ -41,17 +39,8 @@ class Cache(NamedTuple):
         )
         return jnp.maximum(reached + jnp.cumsum(present, axis=1), 0)
 
-    def admit(self, positions: jax.Array, present: jax.Array) -> Cache:
-        """Return the cache with new tokens' `[batch, new]` positions and presence, before their keys are known."""
-        require_room(self.used, present.shape[1], self.present.shape[1])
-        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=self.used, axis=1)
-        positions = jnp.broadcast_to(positions, present.shape).astype(self.positions.dtype)
-        return self._replace(positions=write(self.positions, positions), present=write(self.present, present))
-
     def repeat(self, times: int) -> Cache:
         """Return the cache of a batch in which every example is there so many times, one after another."""
-        if times == 1:
-            return self
         return jax.tree.map(lambda array: jnp.repeat(array, times, axis=0) if jnp.ndim(array) else array, self)
 
     def reorder(self, rows: jax.Array) -> Cache:
@@ -100,4 +89,4 @@ class Prompt(NamedTuple):
     tokens: jax.Array  # [batch, length]
     present: jax.Array  # [batch, length] bool, False at padding, on whichever side
     cache: Cache  # has seen none of them
-    positions: jax.Array | None = None  # [batch or 1, length], the batch's own; None counts from 0 without padding
+    positions: jax.Array  # [batch or 1, length]

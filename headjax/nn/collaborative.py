@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Listed, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Normal, weight
-from headjax.nn.attend import Call, default_scale
+from headjax.nn.attend import Call
 from headjax.nn.module import AttentionModule, Ids, formulation
 from headjax.nn.operands import Attended, KeyValues
 from headjax.nn.projections import HeadOutput, bias_weight, into_heads
@@ -112,18 +113,11 @@ class CollaborativeAttention(AttentionModule):
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         query = into_heads(inputs, self.query, self.query_bias)[:, :, None, :]  # [batch, query, 1, shared_dim]
-        key, scale = key_values["key"][:, :, None, :], default_scale(self.kind.head_dim)
+        key, scale = key_values["key"][:, :, None, :], 1.0 / math.sqrt(self.kind.head_dim)
         if self.content_bias is not None:
             content = scale * jnp.swapaxes(key_values["content"], 1, 2)[:, :, None, :]  # [batch, heads, 1, key]
             call = call._replace(bias=content if call.bias is None else content + call.bias)
         return call(query, key, key_values["value"], scale=scale, mixing=self.mixing[...])
-
-    def flops(self, query_length: int, key_length: int) -> int:
-        heads, shared, values = self.num_heads, self.kind.shared_dim, self.num_heads * self.kind.value_dim
-        content = 0 if self.content_bias is None else self.memory_width * heads
-        stored = key_length * (self.memory_width * (shared + values) + content)
-        pairs = query_length * key_length * (heads * shared + values)
-        return 2 * (query_length * self.width * (shared + values) + stored + pairs)
 
     def changed(self, heads: Sequence[int]) -> dict[str, Any]:
         tiled = isinstance(self.kind.mixing_init, Concatenate)

@@ -71,7 +71,8 @@ class CompressedAttention(WrappingAttention):
         inner, latent = self.inner, key_values["latent"]
         rebuilt = inner.key_values(latent, key_values["position"])
         # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
-        if not self._averages(inputs.shape[1]) or call.dropout.active:
+        averages = inputs.shape[1] == 1 and isinstance(inner, GroupedAttention)
+        if not averages or call.dropout.active:
             return inner.attend(inputs, rebuilt, call)
         read = inner.attend(inputs, rebuilt | {"value": latent[:, :, None]}, call)
         groups = jnp.asarray(self.groups)
@@ -79,16 +80,3 @@ class CompressedAttention(WrappingAttention):
         if inner.value_bias is not None:
             context = context + inner.value_bias[None, None, groups]
         return read._replace(context=context)
-
-    def _averages(self, query_length: int) -> bool:
-        """Return whether heads take the mean of c, and not that of values rebuilt from it."""
-        return query_length == 1 and isinstance(self.inner, GroupedAttention)
-
-    def flops(self, query_length: int, key_length: int) -> int:
-        rank = self.kind.rank
-        counted = 2 * key_length * self.memory_width * rank + self.inner.flops(query_length, key_length)
-        if not self._averages(query_length):
-            return counted
-        heads, size = self.num_heads, self.inner.values
-        rebuilding = key_length * (rank * len(set(self.groups)) + heads) * size
-        return counted - 2 * (rebuilding - heads * rank * (size + key_length))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.core.errors import DataError, require
+from headjax.core.errors import require
 from headjax.core.fields import Checked, Listed, Size
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
@@ -64,27 +64,18 @@ class Positions:
         rows = (self.max_length or 0) + self.offset
         return weight((rows, width), (None, "embed")) if self.learned else None
 
-    def __call__(self, positions: jax.Array, width: int, table: nnx.Param[Any] | None) -> jax.Array:
-        """`[batch or 1, length]` integers to `[batch or 1, length, width]`; `table` is the learned one."""
-        if table is not None:
-            return look_up(table[...], positions + self.offset)
-        if self.kind == "none":
-            return jnp.zeros((1, 1, width))
+    def waves(self, positions: jax.Array, width: int) -> jax.Array:
+        """Return the sinusoids of `[batch or 1, length]` positions, `[batch or 1, length, width]`."""
         half = width // 2
         rates = jnp.exp(jnp.arange(half) * (-math.log(10000.0) / max(half - (self.kind == "sinusoidal_endpoint"), 1)))
         angles = positions[..., None].astype(jnp.float32) * rates.reshape(1, 1, -1)
         waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
         return jnp.pad(waves, ((0, 0), (0, 0), (0, width - 2 * half)))
 
-    def check_length(self, length: int) -> None:
-        """Raises `DataError` for sequences longer than the positions reach."""
-        if self.max_length is not None and length > self.max_length:
-            has = f"has {self.max_length} learned positions" if self.learned else f"supports {self.max_length}"
-            raise DataError(f"input_ids: {length} tokens, but the model {has}")
-
-    def ranges(self, name: str) -> dict[str, Range]:
-        """The positions that a batch may give itself, under this name; empty where there is no limit."""
-        return {} if self.max_length is None else {name: Range(self.max_length, "positions", -self.offset)}
+    @property
+    def range(self) -> Range:
+        """The positions that a batch may give itself."""
+        return Range(self.max_length, "positions", -self.offset)
 
     def count(self, tokens: jax.Array) -> jax.Array:
         """The positions of an encoder's tokens `[batch, length]`, `[batch or 1, length]`, from 0."""
@@ -138,7 +129,10 @@ class TokenEmbeddings(nnx.Module):
         x = look_up(table[...], tokens)  # [batch, length, size]
         if self.scaled:
             x = x * jnp.asarray(math.sqrt(size), x.dtype)
-        x = x + self.positions(positions, size, self.position).astype(x.dtype)
+        if self.position is not None:
+            x = x + look_up(self.position[...], positions + self.positions.offset).astype(x.dtype)
+        elif self.positions.kind != "none":
+            x = x + self.positions.waves(positions, size).astype(x.dtype)
         if self.segment is not None:
             x = x + (self.segment[0][None, None] if segments is None else few_rows(self.segment[...], segments))
         if self.norm is not None:

@@ -59,6 +59,3 @@ class GatedAttention(WrappingAttention):
         gates = jax.nn.sigmoid(into_heads(inputs, self.gate, self.gate_bias))  # [batch, query, heads]
         found = self.inner.attend(inputs, key_values, call)
         return found._replace(context=found.context * gates[..., None].astype(found.context.dtype))
-
-    def flops(self, query_length: int, key_length: int) -> int:
-        return self.inner.flops(query_length, key_length) + 2 * query_length * self.width * self.num_heads

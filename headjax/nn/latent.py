@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Positive, Size
 from headjax.core.tensors import weight
-from headjax.nn.attend import Call, default_scale
+from headjax.nn.attend import Call
 from headjax.nn.module import AttentionModule, Ids, formulation
 from headjax.nn.norms import Norm, small_norm
 from headjax.nn.operands import Attended, KeyValues
 from headjax.nn.projections import HeadOutput, bias_weight, into_heads
-from headjax.nn.rotary import Rotary, positions_or_count
+from headjax.nn.rotary import Rotary, logit_scale, positions_or_count
 
 
 @formulation("latent")
@@ -81,6 +81,7 @@ class LatentAttention(AttentionModule):
         lonely = query_norm is not None and query_rank is None
         require(not lonely, "query_norm", "normalises the latent of query_rank, which is None")
         heads, source, size, values = num_heads, self.memory_width, head_dim + rotary_dim, self.values
+        self.scale, self.rotary = scale or logit_scale(size, rotary), rotary
         self.latent = weight((source, rank), ("embed", "latent"))
         self.latent_norm = small_norm(latent_norm, rank)
         self.query_latent = None if query_rank is None else weight((width, query_rank), ("embed", "latent"))
@@ -102,18 +103,16 @@ class LatentAttention(AttentionModule):
     @property
     def logit_scale(self) -> float:
         """Factor of the dot products."""
-        scale, rotary = self.kind.scale, self.kind.rotary
-        size = self.kind.head_dim + self.kind.rotary_dim
-        return scale or default_scale(size) * (1.0 if rotary is None else rotary.logit_factor)
+        return self.scale
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         latent = into_heads(inputs, self.latent)  # [batch, key, rank]
         if self.latent_norm is not None:
             latent = self.latent_norm(latent)
-        if self.kind.rotary is None or self.rotary_key is None:
+        if self.rotary is None or self.rotary_key is None:
             return {"latent": latent}
         turning = into_heads(inputs, self.rotary_key)  # [batch, key, rotary_dim]
-        turned = self.kind.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
+        turned = self.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
         return {"latent": latent, "rotary_key": turned[:, :, 0]}
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
@@ -130,7 +129,7 @@ class LatentAttention(AttentionModule):
             shared = key_values["rotary_key"][:, :, None]
             shared = jnp.broadcast_to(shared, (*key.shape[:3], shared.shape[3]))
             query, key = jnp.concatenate([query, turned], axis=-1), jnp.concatenate([key, shared], axis=-1)
-        attended = call(query, key, value, scale=self.logit_scale)
+        attended = call(query, key, value, scale=self.scale)
         if not absorbs:
             return attended
         context = jnp.einsum("bqhr,rhv->bqhv", attended.context, self.value[...])
@@ -138,7 +137,7 @@ class LatentAttention(AttentionModule):
 
     def absorbs(self, query_length: int) -> bool:
         """Return whether heads attend to c itself."""
-        return query_length == 1
+        return query_length <= 1
 
     def _queries(self, inputs: jax.Array, call: Call) -> tuple[jax.Array, jax.Array | None]:
         """Return q_h `[batch, query, heads, head_dim]` and the turned r_h `[batch, query, heads, rotary_dim]`."""
@@ -147,21 +146,7 @@ class LatentAttention(AttentionModule):
         if self.query_norm is not None:
             inputs = self.query_norm(inputs)
         query = into_heads(inputs, self.query, self.query_bias)
-        size, rotary = self.kind.head_dim, self.kind.rotary
-        if rotary is None:
+        if self.rotary is None:
             return query, None
-        positions = positions_or_count(call.positions, query.shape[1], call.mask)
-        return query[..., :size], rotary(query[..., size:], positions)
-
-    def flops(self, query_length: int, key_length: int) -> int:
-        rank, query_rank, turning = self.kind.rank, self.kind.query_rank, self.kind.rotary_dim
-        width, heads, parts = self.width, self.num_heads, self.kind.head_dim + self.values
-        queries = heads * (self.kind.head_dim + turning)  # of one token, by a number read
-        queries = width * queries if query_rank is None else query_rank * (width + queries)
-        compressed = self.memory_width * (rank + turning)
-        if query_length <= 1:
-            inside = query_length * (rank * parts + key_length * (2 * rank + turning))
-        else:
-            inside = key_length * (rank * parts + query_length * (turning + parts))
-        outputs = heads * self.values * width
-        return 2 * (query_length * (queries + outputs) + key_length * compressed + heads * inside)
+        query, turning = jnp.split(query, [self.key.shape[-1]], axis=-1)
+        return query, self.rotary(turning, positions_or_count(call.positions, query.shape[1], call.mask))

@@ -7,10 +7,12 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from headjax.core.errors import DataError
 from headjax.core.kind import Kind
+from headjax.mesh.mesh import by_example
 from headjax.nn.attend import Call
 from headjax.nn.cache import LayerCache, append, stored
 from headjax.nn.feed_forward import ActivationName, FeedForward, fold
@@ -83,7 +85,7 @@ class TransformerLayer(nnx.Module):
     """The module of a `Layer`: its sub-layers, and the residual connection of each, `attention_residual` and so on."""
 
     def __init__(self, config: Layer) -> None:
-        self.config, width = config, config.width
+        self.config, self.slots, width = config, config.slots, config.width
         self.attention = config.attention.module(width, width)
         self.attention_residual = self._residual(normed=config.attention_norm)
         if config.cross_attention is not None:
@@ -97,13 +99,22 @@ class TransformerLayer(nnx.Module):
         return Residual(config.residual, config.norm if normed else None, config.width, config.alpha)
 
     def __call__(
-        self, x: jax.Array, call: Pass, number: jax.Array | int = 0, cache: LayerCache | None = None
+        self,
+        x: jax.Array,
+        call: Pass,
+        number: jax.Array | int = 0,
+        columns: jax.Array | None = None,
+        cache: LayerCache | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Return the layer's output `[batch, length, width]` and its reports; `number` is that in its stack."""
-        call = call._replace(key=fold(call.key, number))
-        reports: dict[str, Any] = {}
-        entered = x
-        for slot in self.config.slots:
+        """Return the layer's output `[batch, length, width]` and its reports.
+
+        The number is that in its stack, the `columns [heads]` are its heads' places in the position bias.
+        """
+        call, reports = call._replace(key=fold(call.key, number)), dict[str, Any]()
+        if columns is not None and call.bias is not None:
+            call = call._replace(bias=jnp.take(call.bias, columns, axis=1))
+        entered = x = by_example(x)
+        for slot in self.slots:
             read = entered if self.config.residual == "parallel_norm" else x
             f = functools.partial(self.sub_layer, slot, call, number, cache, reports)
             residual = getattr(self, f"{slot}_residual")
@@ -111,7 +122,7 @@ class TransformerLayer(nnx.Module):
                 x = residual.join(x, f(residual.enter(read)))
             else:
                 x = call.join(Joining(slot, residual, x, read, f, call.query_mask))
-        return x, reports
+        return by_example(x), reports
 
     def sub_layer(
         self,

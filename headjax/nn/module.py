@@ -6,6 +6,7 @@ import abc
 import dataclasses
 import functools
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -175,9 +176,9 @@ class AttentionModule(nnx.Module, abc.ABC):
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         """Return the contexts `[batch, query, heads, value_dim]` of queries `inputs [batch, query, width]`."""
 
-    @abc.abstractmethod
     def flops(self, query_length: int, key_length: int) -> int:
-        """Count the floating-point operations of one forward of one sequence, two a multiply-add."""
+        """Count the floating-point operations of one forward of one sequence in products of matrices."""
+        return _flops(self.kind.structure(), self.width, self.memory_width, query_length, key_length)
 
     def combine(self, context: jax.Array) -> jax.Array:
         """Return sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
@@ -307,6 +308,32 @@ def key_value_shapes(module: AttentionModule, batch: int, length: int, dtype: An
 
 
 @functools.lru_cache(maxsize=1024)
+def _flops(kind: Kind, width: int, memory_width: int, queries: int, keys: int) -> int:
+    """Return the floating-point operations, two a multiply-add, of the products in the program of a module."""
+
+    def run(module: AttentionModule, inputs: jax.Array, memory: jax.Array) -> jax.Array:
+        call = Call(implementation="einsum")
+        return module.combine(module.attend(inputs, module.key_values(memory, None), call).context)
+
+    def counted(jaxpr: Any) -> int:
+        total, used = 0, set(map(id, jaxpr.outvars))
+        for eqn in reversed(jaxpr.eqns):
+            if used.isdisjoint(map(id, eqn.outvars)):
+                continue  # compilers leave out what nothing reads
+            used.update(map(id, eqn.invars))
+            if eqn.primitive.name == "dot_general":
+                ((summed, _), _), left = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
+                total += 2 * eqn.outvars[0].aval.size * math.prod(left[axis] for axis in summed)
+            inner = (getattr(value, "jaxpr", value) for value in eqn.params.values())
+            total += sum(counted(each) for each in inner if hasattr(each, "eqns"))
+        return total
+
+    sizes = ((queries, width), (keys, memory_width))
+    arrays = [jax.ShapeDtypeStruct((1, *size), jnp.float32) for size in sizes]
+    return counted(jax.make_jaxpr(run)(kind.module(width, memory_width), *arrays).jaxpr)
+
+
+@functools.lru_cache(maxsize=1024)
 def _cache_size(kind: Kind, width: int, memory_width: int) -> int:
     kept = key_value_shapes(kind.module(width, memory_width), 1, 1, jnp.float32)
     return sum(array.size for array in jax.tree.leaves(kept))
@@ -367,6 +394,3 @@ class NoHeadsAttention(AttentionModule):
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
         return Attended(jnp.zeros((*inputs.shape[:2], 0, 1), inputs.dtype), None)
-
-    def flops(self, query_length: int, key_length: int) -> int:
-        return 0

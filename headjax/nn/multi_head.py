@@ -12,12 +12,12 @@ import numpy as np
 from headjax.core.errors import require
 from headjax.core.fields import Listed, Positive, Size
 from headjax.core.tensors import weight
-from headjax.nn.attend import Call, default_scale
+from headjax.nn.attend import Call
 from headjax.nn.module import AttentionModule, Ids, formulation
 from headjax.nn.norms import Norm, small_norm
 from headjax.nn.operands import Attended, KeyValues
 from headjax.nn.projections import HeadOutput, bias_weight, into_heads
-from headjax.nn.rotary import Rotary, positions_or_count
+from headjax.nn.rotary import Rotary, logit_scale, positions_or_count
 
 
 @formulation("grouped")
@@ -50,6 +50,7 @@ class GroupedAttention(AttentionModule):
     """
 
     key_heads_axis: ClassVar[str] = "kv_heads"
+    rotary: Any
 
     def __init__(
         self,
@@ -79,7 +80,8 @@ class GroupedAttention(AttentionModule):
             require(len(kv_index) == num_heads, "kv_index", f"maps {len(kv_index)} heads, but num_heads is {num_heads}")
             named = f"must name each of the {kv_heads} kv_heads from 0, got {sorted(set(kv_index))}"
             require(set(kv_index) == set(range(kv_heads)), "kv_index", named)
-        self.kv_index = kv_index
+        self.kv_index, self.rotary = kv_index, rotary
+        self.scale = scale or logit_scale(head_dim, rotary)
         source, values, keys = self.memory_width, self.values, self.key_heads_axis
         self.query = weight((width, num_heads, head_dim), ("embed", "heads", "head_dim"))
         self.query_bias = bias_weight(projection_bias, (num_heads, head_dim), ("heads", "head_dim"))
@@ -99,8 +101,7 @@ class GroupedAttention(AttentionModule):
     @property
     def logit_scale(self) -> float:
         """Factor of the dot products."""
-        scale, rotary = self.kind.scale, self.kind.rotary
-        return scale or default_scale(self.kind.head_dim) * (1.0 if rotary is None else rotary.logit_factor)
+        return self.scale
 
     @property
     def kv_heads(self) -> int:
@@ -115,7 +116,7 @@ class GroupedAttention(AttentionModule):
         key = into_heads(inputs, self.key, self.key_bias)  # [batch, key, kv_heads, head_dim]
         if self.key_norm is not None:
             key = self.key_norm(key)
-        if self.kind.rotary is not None:
+        if self.rotary is not None:
             key = self.turned(key, positions_or_count(positions, key.shape[1]))
         return {"key": key, "value": into_heads(inputs, self.value, self.value_bias)}
 
@@ -123,26 +124,18 @@ class GroupedAttention(AttentionModule):
         query = into_heads(inputs, self.query, self.query_bias)  # [batch, query, heads, head_dim]
         if self.query_norm is not None:
             query = self.query_norm(query)
-        if self.kind.rotary is not None:
+        if self.rotary is not None:
             query = self.turned(query, positions_or_count(call.positions, query.shape[1], call.mask))
         key, value = key_values["key"], key_values["value"]
         if self.kv_index is not None:
             # Kernels know only equal groups: of unequal ones each head gets its own copy, unless all read the same.
             index = jnp.asarray(self.kv_index)
             key, value = (held if held.shape[2] == 1 else jnp.take(held, index, axis=2) for held in (key, value))
-        return call(query, key, value, scale=self.logit_scale)
+        return call(query, key, value, scale=self.scale)
 
     def turned(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
         """Return queries or keys `[batch, length, heads, head_dim]`, turned at `[batch or 1, length]` positions."""
-        return self.kind.rotary(vectors, positions)
-
-    def flops(self, query_length: int, key_length: int) -> int:
-        heads, size, both = self.num_heads, self.kind.head_dim, self.kind.head_dim + self.values
-        queries = query_length * self.width * heads * size
-        stored = key_length * self.memory_width * self.kv_heads * both
-        pairs = query_length * key_length * heads * both
-        outputs = query_length * heads * self.values * self.width
-        return 2 * (queries + stored + pairs + outputs)
+        return self.rotary(vectors, positions)
 
     def changed(self, heads: Sequence[int]) -> dict[str, Any]:
         read = sorted({self.groups[head] for head in heads})
@@ -207,13 +200,22 @@ class MultiHeadAttention(GroupedAttention):
             projection_bias=projection_bias,
             output_bias=output_bias,
             rotary=rotary if frequencies is None else None,
+            value_dim=value_dim,
+            scale=scale,
             **setting,
         )
         if frequencies is not None:
-            _check_frequencies(frequencies, num_heads, head_dim, rotary)
+            pairs = 0 if rotary is None or rotary.dim is None else rotary.dim // 2
+            require(pairs > 0, "frequencies", "are numbered within heads of size rotary.dim, which is not given")
+            fits = len(frequencies) == num_heads and {len(kept) for kept in frequencies} == {head_dim / 2}
+            message = f"must be {head_dim / 2:g} numbers for each of the {num_heads} heads, got {frequencies}"
+            require(fits, "frequencies", message)
+            known = all(0 <= number < pairs for kept in frequencies for number in kept)
+            require(known, "frequencies", f"must be from 0 to {pairs - 1}, got {frequencies}")
+            self.rotary, self.scale = rotary, scale or logit_scale(head_dim, rotary)
 
     def turned(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
-        rotary, frequencies = self.kind.rotary, self.kind.frequencies
+        rotary, frequencies = self.rotary, self.kind.frequencies
         if frequencies is None:
             return super().turned(vectors, positions)
         angles = rotary.angles(positions, rotary.dim)[..., np.asarray(frequencies)]  # [.., length, heads, head_dim / 2]
@@ -223,15 +225,3 @@ class MultiHeadAttention(GroupedAttention):
     def changed(self, heads: Sequence[int]) -> dict[str, Any]:
         kept = self.kind.frequencies and tuple(self.kind.frequencies[head] for head in heads)
         return AttentionModule.changed(self, heads) | {"frequencies": kept}
-
-
-def _check_frequencies(
-    frequencies: tuple[tuple[int, ...], ...], heads: int, head_dim: int, rotary: Rotary | None
-) -> None:
-    pairs = 0 if rotary is None or rotary.dim is None else rotary.dim // 2
-    require(pairs > 0, "frequencies", "are numbered within heads of size rotary.dim, which is not given")
-    fits = len(frequencies) == heads and {len(kept) for kept in frequencies} == {head_dim / 2}
-    message = f"must be {head_dim / 2:g} numbers for each of the {heads} heads, got {frequencies}"
-    require(fits, "frequencies", message)
-    known = all(0 <= number < pairs for kept in frequencies for number in kept)
-    require(known, "frequencies", f"must be from 0 to {pairs - 1}, got {frequencies}")

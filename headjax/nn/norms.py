@@ -31,8 +31,9 @@ class Norm(Spec, abc.ABC):
 
     epsilon: NotNegative = 1e-5
 
+    @staticmethod
     @abc.abstractmethod
-    def unit(self, x: jax.Array) -> jax.Array:
+    def unit(x: jax.Array, epsilon: float) -> jax.Array:
         """Return vectors `[..., width]` in float32, normalised."""
 
     def module(self, width: int, axis: str | None = "embed") -> Normalisation:
@@ -51,8 +52,7 @@ class LayerNorm(Norm):
 
     bias: bool = True
 
-    def unit(self, x: jax.Array) -> jax.Array:
-        return standardised(x, self.epsilon)
+    unit = staticmethod(standardised)
 
 
 @kind("rms_norm")
@@ -60,8 +60,9 @@ class LayerNorm(Norm):
 class RMSNorm(Norm):
     """gamma * x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019)."""
 
-    def unit(self, x: jax.Array) -> jax.Array:
-        return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
+    @staticmethod
+    def unit(x: jax.Array, epsilon: float) -> jax.Array:
+        return x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + epsilon)
 
 
 @kind("offset_rms_norm")
@@ -85,7 +86,8 @@ class Normalisation(nnx.Module):
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Return the normalised inputs `[..., width]`."""
-        normal, row = self.config.unit(inputs.astype(jnp.float32)), (1,) * (inputs.ndim - 1) + self.scale.shape
+        normal = self.config.unit(inputs.astype(jnp.float32), self.config.epsilon)
+        row = (1,) * (inputs.ndim - 1) + self.scale.shape
         if self.config.offset:  # added in float32, as bfloat16 would round the sum
             gain = self.scale.astype(jnp.float32).reshape(row) + self.config.offset
             return (normal * gain).astype(inputs.dtype)

@@ -212,7 +212,12 @@ class RotaryInterleaved(Rotary):
         return vectors[..., 0::2], vectors[..., 1::2]
 
     def join(self, first: jax.Array, second: jax.Array) -> jax.Array:
-        return jnp.stack([first, second], axis=-1).reshape(*first.shape[:-1], -1)
+        return jnp.stack([first, second], axis=-1).reshape(*first.shape[:-1], 2 * first.shape[-1])
+
+
+def logit_scale(size: int, rotary: Rotary | None) -> float:
+    """Return the factor of the dot products of queries and keys of a size: 1 / sqrt(size), and what scaling asks."""
+    return 1.0 / math.sqrt(size) * (1.0 if rotary is None else rotary.logit_factor)
 
 
 def positions_or_count(positions: jax.Array | None, length: int, mask: Mask | None = None) -> jax.Array:

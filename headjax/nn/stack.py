@@ -16,7 +16,6 @@ from flax import nnx
 from headjax.core.kind import Kind
 from headjax.core.modules import Beside, bind, fresh, stacked_module
 from headjax.core.tensors import Params
-from headjax.mesh.mesh import by_example
 from headjax.nn.cache import LayerCache
 from headjax.nn.embeddings import RelativeBuckets, RelativePositionBias
 from headjax.nn.layer import Layer, TransformerLayer
@@ -78,7 +77,7 @@ class LayerGroup:
 
         def body(x: jax.Array, own: Any) -> tuple[jax.Array, dict[str, Any]]:
             weights, number, columns = own
-            return self.one(_with_shared(layers, weights) if self.shared else weights, x, call, number, columns)
+            return (_with_shared(layers, weights) if self.shared else weights)(x, call, number, columns)
 
         own: Any = nnx.state(layers, Beside) if self.shared else layers, jnp.arange(self.start, self.stop)
         own = (*own, None if columns is None else self._own(columns))
@@ -90,7 +89,7 @@ class LayerGroup:
     ) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the last layer's output and the report of each layer, unrolled."""
         columns, reports = self._own(columns), []
-        run = call.compute.rematerialised(functools.partial(self.one, call=call))
+        run = call.compute.rematerialised(lambda layer, x, **own: layer(x, call, **own))
         for i, layer in enumerate(self.each(layers)):
             own = None if columns is None else columns[i]
             x, report = run(layer, x, number=jnp.int32(self.start + i), columns=own, cache=caches and caches[i])
@@ -104,21 +103,6 @@ class LayerGroup:
         if not self.shared:
             return _split(layers, self.count)
         return [_with_shared(layers, own) for own in _split(nnx.state(layers, Beside), self.count)]
-
-    @staticmethod
-    def one(
-        layer: TransformerLayer,
-        x: jax.Array,
-        call: Pass,
-        number: jax.Array,
-        columns: jax.Array | None,
-        cache: LayerCache | None = None,
-    ) -> tuple[jax.Array, dict[str, Any]]:
-        """Return the output and the report of a layer; `columns [heads]` are its heads' places in the position bias."""
-        if columns is not None and call.bias is not None:
-            call = call._replace(bias=jnp.take(call.bias, columns, axis=1))
-        x, report = layer(by_example(x), call, number, cache)
-        return by_example(x), report
 
     def _own(self, columns: jax.Array | None) -> jax.Array | None:
         return None if columns is None else columns[self.start : self.stop, : len(self.layer.attention.ids)]

@@ -80,30 +80,19 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
         mesh = config.mesh.build(where.devices())
         check_batch_size(config.batch_size, mesh, config.accumulate)
     model = config.architecture()
-    _check_sizes(config, model, where)
+    examples = f"{config.batch_size:,} examples of {config.length:,} tokens"
+    require(config.batch_size * config.length < 2**31, "config.batch_size", f"{examples} are 2**31 tokens or more")
+    parameters, there = count(model.tensors()), where.num_devices * where.chip.hbm_bytes
+    needed = f"{parameters:,} parameters in training take at least {STATE * parameters / 1e9:,.3g} GB"
+    has = f"of which {where.name} has {there / 1e9:,.3g}"
+    require(STATE * parameters <= BEYOND * there, "config.model", f"{needed}, {has}")
     shardings(model.tensors(), mesh, sharding=config.sharding)
     return model, mesh
 
 
-def _check_sizes(config: PlanConfig, model: ModelConfig, where: Slice) -> None:
-    """Check that a batch and a model can be compiled."""
-    examples = f"{config.batch_size:,} examples of {config.length:,} tokens"
-    require(config.batch_size * config.length < 2**31, "config.batch_size", f"{examples} are 2**31 tokens or more")
-    parameters, there = count(model.tensors()), where.num_devices * where.chip.hbm_bytes
-    require(
-        STATE * parameters <= BEYOND * there,
-        "config.model",
-        f"{parameters:,} parameters in training take at least {STATE * parameters / 1e9:,.3g} GB, "
-        f"of which {where.name} has {there / 1e9:,.3g}",
-    )
-
-
 def plan(config: PlanConfig, where: Slice) -> Plan:
     """Compile the training step for a slice."""
-    return _compile(config, *check_plan(config, where), where)
-
-
-def _compile(config: PlanConfig, model: ModelConfig, mesh: Mesh, where: Slice) -> Plan:
+    model, mesh = check_plan(config, where)
     trainer = Trainer(
         model,
         config.optimizer.build(model.tensors(), 1),

@@ -125,33 +125,27 @@ class Trainer:
     def first_state(self, params: Params | None = None) -> TrainState:
         """Return the state before the first step, created in its shards: of copies of parameters, or fresh ones."""
         if params is None:
-            return _fresh(self)(jax.random.key(self.seed))
+            return _first_state(self, drawn=True)(jax.random.key(self.seed))
         short = sorted({np.dtype(array.dtype).name for array in jax.tree.leaves(params)} - {"float32"})
         if short:
             warnings.warn(f"model: its {' and '.join(short)} weights are trained, and saved, in float32", stacklevel=2)
         # A copy, since training steps donate their state and must not take the caller's model along.
-        return _begun(self)(place_copies(params, self.places().params))
+        return _first_state(self, drawn=False)(place_copies(params, self.places().params))
 
     def _first(self, params: Params) -> TrainState:
         params = jax.tree.map(lambda array: array.astype(jnp.float32), params)
         return TrainState(jnp.zeros((), jnp.int32), params, self.optimizer.init(params))
 
 
-@functools.lru_cache(maxsize=2)
-def _begun(trainer: Trainer) -> Callable[[Params], TrainState]:
-    """Return the jitted function of given parameters that makes the first state."""
-    return jax.jit(trainer._first, out_shardings=trainer.places())
-
-
-@functools.lru_cache(maxsize=2)
-def _fresh(trainer: Trainer) -> Callable[[jax.Array], TrainState]:
-    """Return the jitted function of a key that draws the first state."""
+@functools.lru_cache(maxsize=4)
+def _first_state(trainer: Trainer, drawn: bool) -> Callable[[Any], TrainState]:
+    """Return the jitted function of given parameters, or of a key that draws them, that makes the first state."""
 
     def fresh(key: jax.Array) -> TrainState:
         with jax.sharding.use_abstract_mesh(trainer.mesh.abstract_mesh):
             return trainer._first(trainer.model.initialize(key))
 
-    return jax.jit(fresh, out_shardings=trainer.places())
+    return jax.jit(fresh if drawn else trainer._first, out_shardings=trainer.places())
 
 
 @functools.lru_cache(maxsize=2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from headjax.core import programs, timing
+from headjax.core import programs
 from headjax.core.ahead import FETCH_EVERY, Losses
 from headjax.core.errors import HeadjaxError
 from headjax.core.programs import one_blas_thread
@@ -70,30 +70,3 @@ def test_the_step_of_a_loss_that_is_not_finite_is_named():
         losses.add(jnp.float32(np.nan if step == 7 else 1.0))
     with pytest.raises(HeadjaxError, match=r"^a test: the loss is nan at step 7, counted from 0$"):
         losses.add(jnp.float32(1.0))
-
-
-@pytest.fixture
-def timed(monkeypatch):
-    """A clock that calls move by the next of their durations, and the calls that were made."""
-    clock, called = [0.0], []
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
-
-    def call(name, *durations):
-        left = list(durations)
-
-        def once():
-            called.append(name)
-            clock[0] += left.pop(0) if len(left) > 1 else left[0]
-
-        return once
-
-    return call, called
-
-
-def test_a_turn_is_a_call_that_settles_and_one_that_counts(timed):
-    call, called = timed
-    calls = {"a": call("a", 100.0, 50.0, 1.0, 50.0, 3.0), "b": call("b", 100.0, 50.0, 10.0, 50.0, 20.0)}
-    timings = timing.time_in_turns(calls, repeats=2, warmup=1, settle=1)
-    assert "".join(called) == "ab" + "aabb" * 2
-    assert (timings["a"].median, timings["b"].median) == (2.0, 15.0)
-    assert (timings["a"].low, timings["b"].high) == (1.5, 17.5)

@@ -36,9 +36,3 @@ def test_results_print_as_a_few_short_lines(result):
     assert [line.strip().partition(":")[0] for line in lines] == list(result._fields)
     assert len(lines) < 10
     assert max(map(len, lines)) <= 120
-
-
-def test_what_a_line_says():
-    scores = Scores({"importance": dict.fromkeys(HEADS[:3], 0.5)}, 1.25, 12000, 0.5)
-    assert str(scores) == "Scores\n  values: 1: importance of 3\n  loss: 1.25\n  examples: 12,000\n  seconds: 0.5"
-    assert "\n  layers: 64: decoder/0, decoder/1," in str(Reconstruction(MODEL, (), {}, REPAIRS, 5, 10))

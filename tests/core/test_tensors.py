@@ -1,7 +1,5 @@
 """What derives from declared tensors: stacking, counting, drawing, strict checks and taking heads."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,14 +16,9 @@ from headjax.core.tensors import (
     TruncatedNormal,
     Xavier,
     Zeros,
-    abstract,
     check,
-    count,
-    drawn,
     fan_in,
     fan_out,
-    flatten,
-    head_axis,
     initialize,
     stack_weight,
     weight,
@@ -43,36 +36,6 @@ TENSORS = {
     "scale": weight((), (), Constant(2.0), inputs=()),
 }
 DRAWN = initialize(TENSORS, jax.random.key(0), Normal(1.0))
-
-
-def test_fans_are_what_one_output_sums_and_one_input_feeds():
-    query, output = TENSORS["attention"]["query"], TENSORS["attention"]["output"]
-    assert (fan_in(query), fan_out(query)) == (6, 12)
-    assert (fan_in(output), fan_out(output)) == (12, 6)
-    assert (fan_in(TENSORS["scale"]), fan_out(TENSORS["scale"])) == (1, 1)
-
-
-@pytest.mark.parametrize("times", [1, 2])
-def test_stacking_adds_layers_and_moves_everything_else_along(times):
-    for tensor in flatten(TENSORS).values():
-        stacked = tensor
-        for _ in range(times):
-            stacked = stack_weight(stacked, 5)
-        assert stacked.shape == (5,) * times + tensor.shape
-        assert stacked.out_sharding == ("layers",) * times + tensor.out_sharding
-        assert (fan_in(stacked), fan_out(stacked)) == (fan_in(tensor), fan_out(tensor))
-        if head_axis(tensor) is not None:
-            assert stacked.out_sharding[head_axis(stacked)] == "heads"
-
-
-def test_count_and_abstract_agree_with_what_is_drawn():
-    sizes = {path: array.size for path, array in flatten(DRAWN).items()}
-    assert count(TENSORS) == sum(sizes.values()) == 72 + 72 + 6 + 1
-    shapes = abstract(TENSORS, jnp.bfloat16)
-    assert {path: array.shape for path, array in flatten(shapes).items()} == {
-        path: array.shape for path, array in flatten(DRAWN).items()
-    }
-    assert {array.dtype for array in flatten(shapes).values()} == {jnp.dtype(jnp.bfloat16)}
 
 
 def test_each_tensor_takes_its_own_initialiser_and_randomness():
@@ -165,18 +128,3 @@ def test_sliced_xavier_draws_the_large_layers_spread():
     assert np.abs(sliced(key, down, np.float32)).max() == pytest.approx(np.sqrt(6 / 192), rel=0.01)
     table = weight((50, 64), ("vocabulary", "embed"))
     np.testing.assert_array_equal(sliced(key, table, np.float32), small(key, table, np.float32))
-
-
-@pytest.mark.parametrize("shape", [(4, 3, 2), (7,), (), (2, 0, 3)])
-def test_a_vector_holds_the_random_numbers_of_an_array(shape):
-    asked = []
-
-    def sample(shape):
-        asked.append(shape)
-        return jax.random.normal(jax.random.key(5), shape)
-
-    alone = drawn(sample, shape)
-    with jax.sharding.use_abstract_mesh(jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",)).abstract_mesh):
-        shared = drawn(sample, shape)
-    np.testing.assert_array_equal(alone, shared)
-    assert asked == [(math.prod(shape),), shape]

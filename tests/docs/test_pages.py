@@ -25,7 +25,7 @@ from headjax.cli import COMMANDS, Parser
 from headjax.commands.options import CommandOptions, name_of, parse_options
 from headjax.core import serialize
 from headjax.core.serialize import from_data
-from headjax.models import Model, ModelConfig, Pass
+from headjax.models import Model, ModelConfig
 from headjax.models.tasks import Classification
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
@@ -247,6 +247,6 @@ def test_the_map_names_the_files_on_the_way(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(module, "softmax", recording)
     model = Model(from_data(ModelConfig, tiny.RUN["model"]), rngs=nnx.Rngs(0))
-    model.config.forward(model, {"input_ids": jnp.ones((1, 5), jnp.int32)}, Pass())
+    model.forward({"input_ids": jnp.ones((1, 5), jnp.int32)})
     assert list(dict.fromkeys(reversed(seen))) == named_files()
     assert len(named_files()) <= 5

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.tensors import head_axis
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
@@ -45,7 +44,10 @@ def twinned(model):
         own = {name: tensor for name, tensor in tiny.weights(found.config, 16, 16).items() if name != "output"}
         index = np.array([0, 1, 2, 1])
         return found.holding(
-            {name: jnp.take(found.params[name], index, axis=head_axis(tensor)) for name, tensor in own.items()}
+            {
+                name: jnp.take(found.params[name], index, axis=tensor.out_sharding.index("heads"))
+                for name, tensor in own.items()
+            }
         )
 
     return map_attention(model, twin, layers=[0])

@@ -2,7 +2,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.tensors import head_axis
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.reconstruction_order import batches_for, layer_removals, reconstruction_order
 from headjax.heads.surgery import map_attention
@@ -55,7 +54,7 @@ def test_a_twin_goes_first_without_labels(model):
 
     def twin(found):
         names = [name for name in found.params if not name.startswith("output")]
-        axes = {name: head_axis(tiny.weights(found.config, 16, 16)[name]) for name in names}
+        axes = {name: tiny.weights(found.config, 16, 16)[name].out_sharding.index("heads") for name in names}
         index = np.array([0, 1, 0, 3])
         return found.holding({name: jnp.take(found.params[name], index, axis=axes[name]) for name in names})
 

@@ -104,11 +104,6 @@ def specs(tensors, mesh):
     return {path: tuple(sharding.spec) for path, sharding in flatten(shardings(tensors, mesh)).items()}
 
 
-def test_axes_of_size_one_shard_nothing():
-    mesh = MeshConfig(data=8).build()
-    assert set(specs(tiny.weights(tiny.multi_head(3, 5), 7, 7), mesh).values()) == {()}
-
-
 def test_an_axis_that_the_mesh_lacks_replicates():
     mesh = Mesh(np.array(jax.devices()), ("data",))
     tensors = tiny.weights(tiny.multi_head(2, 3), 4, 4)

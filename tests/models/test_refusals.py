@@ -90,8 +90,8 @@ SEARCH = {"beams": 1, "max_new_tokens": 2, "end_token": 1}
         (beam_search, PROMPTS, SEARCH | {"max_new_tokens": 0}, "max_new_tokens: "),
         (beam_search, PROMPTS, SEARCH | {"beams": 0}, "beams: "),
         (beam_search, PROMPTS, SEARCH | {"length_penalty": -1.0}, "length_penalty: "),
-        (generate, PROMPTS, {"max_new_tokens": 3}, "position_ids: "),
-        (generate, {"input_ids": PROMPTS["input_ids"]}, {"max_new_tokens": 10}, "input_ids: "),
+        (generate, PROMPTS, {"max_new_tokens": 3}, "prompt: "),
+        (generate, {"input_ids": PROMPTS["input_ids"]}, {"max_new_tokens": 10}, "prompt: "),
         (generate, "ab", {"max_new_tokens": 2}, "model: "),
     ],
 )

@@ -8,7 +8,6 @@ import pytest
 from headjax.core.tensors import flatten, nested
 from headjax.nn import (
     Call,
-    CollaborativeAttention,
     CompressedAttention,
     Kind,
     LatentAttention,
@@ -75,27 +74,6 @@ def test_one_query_attends_to_a_compressed_latent_as_to_rebuilt_values(name):
         return [way.attend(x[:, 5:], kept, call).context for way, kept in ways]
 
     assert_close(*both(random_params(compressed), X), sums=4 * SUMS)
-
-
-ROTARY = {"rotary_dim": 2, "rotary": RotaryHalves()}
-
-
-@pytest.mark.parametrize(
-    ("attention", "numbers"),
-    [
-        (FORMULATIONS["fixed_head_size"], 3 * (6 + 5)),
-        (tiny.grouped(8, 1, 4), 8),
-        (tiny.grouped(8, 2, 4), 16),
-        (Kind(LatentAttention, num_heads=1, rank=6, head_dim=4, **ROTARY), 6 + 2),
-        (Kind(LatentAttention, num_heads=8, rank=6, head_dim=4, **ROTARY), 6 + 2),
-        (Kind(CollaborativeAttention, num_heads=3, shared_dim=6, value_dim=5, head_dim=4), 6 + 3 * 5),
-        (FORMULATIONS["collaborative"], 8 + 4 * 4 + 4),
-        (FORMULATIONS["compressed"], 7 + 1),
-    ],
-    ids=lambda given: given.of.__name__ if isinstance(given, Kind) else str(given),
-)
-def test_the_cache_holds_so_many_numbers_per_token(attention, numbers):
-    assert attention.module(WIDTH, WIDTH).cache_size() == numbers
 
 
 def test_caches_hold_positions_exactly_in_any_type():

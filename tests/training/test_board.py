@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 import threading
 
-import pytest
-
 from headjax.training.recording import Board
 
 
@@ -40,18 +38,3 @@ def test_scalars_by_step(tmp_path):
         (3, "train/loss", 2.5),
         (3, "train/tokens", 8.0),
     ]
-
-
-def test_a_failure_is_an_error_here(tmp_path, capfd):
-    """Not one of another thread, whose traceback is printed and for which the next records would wait."""
-    file = Board(tmp_path, 1)
-
-    def full(data):
-        raise OSError(28, "No space left on device")
-
-    file._file._py_recordio_writer.write = full
-    for step in range(100):
-        with pytest.raises(OSError, match="No space left"):
-            file.write(step, {"loss": 1.0})
-    file.close()
-    assert capfd.readouterr().err == ""

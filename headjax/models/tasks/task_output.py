@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 from flax import nnx
 
-from headjax.core.errors import ConfigError, DataError
+from headjax.core.errors import DataError
 from headjax.core.modules import Spec
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind, kind_of
@@ -18,7 +18,6 @@ from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers
 from headjax.nn.operands import Dropout
 from headjax.nn.outputs import Linear
-from headjax.nn.projections import Weight
 
 
 class Vocabulary(NamedTuple):
@@ -32,21 +31,9 @@ class Features(NamedTuple):
     """Inputs of a task output."""
 
     hidden: jax.Array  # [batch, length, width], output of the stack
-    pooled: jax.Array | None  # [batch, width], where the model pools
-    embedding: Weight | None  # [vocabulary, size], the token embeddings, in models that read tokens
+    pooled: Any  # [batch, width]; None in models that do not pool, which have no task that reads it
+    embedding: Any  # [vocabulary, size], the token embeddings; None in models that read no tokens
     batch: Batch
-
-    def require_pooled(self) -> jax.Array:
-        """Return the pooled vector; models are built with a pooler where a task reads it."""
-        if self.pooled is None:
-            raise ConfigError("pooler: the output reads the pooled vector, so the model needs a pooler")
-        return self.pooled
-
-    def require_embedding(self) -> Weight:
-        """Return the token embeddings; a task that reads them is only built into models that have them."""
-        if self.embedding is None:
-            raise ConfigError("output: it reads token embeddings, and the model has none")
-        return self.embedding
 
     def output(self, logits: jax.Array | None, **more: Any) -> Output:
         """Return the model's output with these results of the task."""
@@ -115,7 +102,7 @@ class LinearLogits(Linear):
     """dropout(x) W + b, x the pooled vector or the hidden states: the module of several outputs."""
 
     def __call__(self, features: Features, key: jax.Array | None) -> Output:
-        x = features.require_pooled() if self.config.needs_pooler else features.hidden  # [batch, ..., width]
+        x = features.pooled if self.config.needs_pooler else features.hidden  # [batch, ..., width]
         return features.output(self.logits(Dropout(self.config.dropout, key)(x)))
 
 

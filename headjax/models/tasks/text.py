@@ -69,7 +69,7 @@ class MaskedTokenLogits(nnx.Module):
         self.bias = bias_weight(config.bias, (vocabulary.tokens,), ("vocabulary",))
 
     def __call__(self, features: Features, key: jax.Array | None) -> Output:
-        phi, table = ACTIVATIONS[self.config.activation], features.require_embedding()
+        phi, table = ACTIVATIONS[self.config.activation], features.embedding
         inner = phi(into_heads(features.hidden, self.transform, self.transform_bias))  # [batch, length, size]
         return features.output(into_heads(self.norm(inner), table.T, self.bias).astype(jnp.float32))
 
@@ -126,7 +126,7 @@ class PretrainingLogits(nnx.Module):
         self.next_sentence = Linear(width, 2)
 
     def __call__(self, features: Features, key: jax.Array | None) -> Output:
-        follows = self.next_sentence.logits(features.require_pooled())  # [batch, 2]
+        follows = self.next_sentence.logits(features.pooled)  # [batch, 2]
         return self.masked(features, key)._replace(extra_logits={"seq_relationship_logits": follows})
 
 

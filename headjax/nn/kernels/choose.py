@@ -72,15 +72,9 @@ def target(platform: str, devices: int = 1, generation: int | None = None) -> It
 
 def current_target() -> Machine:
     """Return the machine for which kernels are chosen: the present one outside of `target`."""
-    return _target.get() or Machine(
-        jax.default_backend(), jax.device_count(), tpu_generation(jax.devices()[0].device_kind)
-    )
-
-
-def tpu_generation(device_kind: str) -> int | None:
-    """Return the generation of a TPU: 5 for `TPU v5 lite`, 7 for `TPU7x`, None for another device."""
-    found = re.match(r"TPU ?v?(\d+)", device_kind)
-    return int(found[1]) if found else None
+    found = re.match(r"TPU ?v?(\d+)", jax.devices()[0].device_kind)  # `TPU v5 lite`, `TPU7x`
+    present = Machine(jax.default_backend(), jax.device_count(), int(found[1]) if found else None)
+    return _target.get() or present
 
 
 def choose(implementation: str, operands: Operands, machine: Machine, probabilities: bool = False) -> str:
