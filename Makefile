@@ -25,7 +25,7 @@ help:
 	@echo 'make attack       the tests that kill, fill disks and mutate requests, seeded, for long, and further cases'
 	@echo 'make test-wheel   the built wheel: what it holds, and its use from an empty environment'
 	@echo 'make test-lowest  the tests on the lowest versions that pyproject.toml admits; make test-newest on the newest'
-	@echo 'make parity       the tests against PyTorch, transformers, TensorLy and Tunix'
+	@echo 'make parity       the tests against PyTorch, transformers, TensorLy, Tunix and MaxText'
 	@echo 'make check        lint, format and types'
 	@echo 'make format       let ruff fix and format the code'
 	@echo 'make clean        remove .venv and caches (runs/ stays)'
@@ -84,7 +84,7 @@ build/tools/.installed: | $(BIN)/python
 	$(BIN)/python -m pip --python build/tools/bin/python install --quiet 'uv>=0.9'
 	@touch $@
 
-parity: $(VENV)/.parity $(VENV)/.tunix
+parity: $(VENV)/.parity $(VENV)/.maxtext
 	$(BIN)/python -m pytest -m 'parity and not attack' $(BY_FILE) tests
 
 check: $(VENV)/.dev
@@ -118,6 +118,15 @@ $(VENV)/.core $(VENV)/.part $(VENV)/.test $(VENV)/.parity $(VENV)/.docs $(VENV)/
 TUNIX := google-tunix==0.1.7 qwix==0.1.8 google-metrax==0.2.4 jaxtyping==0.3.11 wadler-lindig==0.1.8 perfetto==0.59.1 pandas==3.1.1
 $(VENV)/.tunix: $(VENV)/.parity
 	@$(BIN)/python -m pip install --quiet --no-deps $(TUNIX)
+	@touch $@
+
+# MaxText needs Python 3.12, and names every package of its environment: these are what its models and checkpoints import.
+MAXTEXT := maxtext==0.2.5 omegaconf==2.3.0 antlr4-python3-runtime==4.9.3 aqtp==0.9.0 drjax==0.2.1 tokamax==0.0.17 \
+	xprof==2.24.2 pathwaysutils==0.1.13 cloud-accelerator-diagnostics==0.1.1 cloud-tpu-diagnostics==0.1.5 \
+	ml-goodput-measurement==0.2.3 tiktoken==0.14.0 einshape==1.0 immutabledict==4.3.1 fire==0.7.1 termcolor==3.3.0 six==1.17.0
+$(VENV)/.maxtext: $(VENV)/.tunix
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then \
+		$(BIN)/python -m pip install --quiet --no-deps $(MAXTEXT) && $(BIN)/python -m pip install --quiet fastapi psutil requests uvicorn; fi
 	@touch $@
 
 # Where Python comes without ensurepip (Debian's python3 without python3-venv), its own pip fills the environment.

@@ -24,7 +24,7 @@ class Options(CommandOptions):
     layout: str = option(
         "auto",
         "auto, native (the model's own shapes), remote (the same, with their code), padded (zeros for removed heads), "
-        "onnx",
+        "onnx, maxtext",
         "LAYOUT",
     )
     family: str | None = option(None, "model_type (default: the one that the model came from, or that fits)", "TYPE")
@@ -69,8 +69,8 @@ def run(options: Options, progress: Progress) -> Found:
 
     if options.length and options.layout != "onnx":
         raise HeadjaxError("--length: needs --layout onnx")
-    if options.family and options.layout == "onnx":
-        raise HeadjaxError("--family: the layout onnx has no families")
+    if options.check and options.layout == "maxtext":
+        raise HeadjaxError("--check: what MaxText reads is not read here; use --layout native")
     model = read_model(options.model)
     exported = to_huggingface(
         model, options.out, options.layout, family=options.family, length=options.length, progress=progress

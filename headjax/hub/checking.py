@@ -11,13 +11,14 @@ from headjax.hub.companions import CARRIED
 from headjax.hub.families import CODE
 from headjax.hub.family import Family
 from headjax.hub.importing import from_huggingface
+from headjax.hub.maxtext import CHECKPOINT, SIZES
 from headjax.hub.safetensors_files import SINGLE
 from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.model import Model
 from headjax.models.vision import VisionConfig
 
 ONNX = "onnx/model.onnx"
-EXPORTED = frozenset({"config.json", SINGLE, "onnx", *CODE, *CARRIED})
+EXPORTED = frozenset({"config.json", SINGLE, "onnx", CHECKPOINT, SIZES, *CODE, *CARRIED})
 """Names of the files and folders that an export may have."""
 
 LENGTH = 16

@@ -18,6 +18,7 @@ from headjax.core.fields import unknown_name
 from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
+from headjax.hub import maxtext
 from headjax.hub.checking import EXPORTED, ONNX, Exported
 from headjax.hub.companions import declaring_tokenizer, write_companions
 from headjax.hub.families import FAMILIES
@@ -65,9 +66,9 @@ def to_huggingface(
         layout: `native` (the shapes the model has), `remote` (the same, with PyTorch code that `trust_remote_code=True`
             runs), `padded` (zeros in place of removed heads), or `auto`, the first of these that can express the model.
             `onnx` writes `onnx/model.onnx` in place of the weights, beside a `config.json` of the same sizes or, with
-            removed heads, of those before.
-        family: the family or its `model_type`, none for `remote`; None is the family the model was imported from, or
-            the first that fits.
+            removed heads, of those before. `maxtext` writes an Orbax checkpoint of equal layers and `maxtext.yml`.
+        family: the family or its `model_type`, for `native` and `padded`; None is the family that the model came
+            from, or the first that fits.
         length: tokens of an example, for `onnx`; None is any number in encoders without windows, else 128.
         progress: shows what is written.
 
@@ -75,13 +76,16 @@ def to_huggingface(
         InexpressibleError: the layout cannot express the model; the message says why and names one that can.
         HeadjaxError: the layout or family is unknown, or the directory holds something else.
     """
-    if family is not None and layout == "remote":
-        raise HeadjaxError("family: the layout remote has none")
-    if layout not in ("auto", *LAYOUTS, "onnx"):
-        raise HeadjaxError(f"layout: {unknown_name('layout', layout, ['auto', *LAYOUTS, 'onnx'])}")
+    known = ["auto", *LAYOUTS, "onnx", "maxtext"]
+    if layout not in known:
+        raise HeadjaxError(f"layout: {unknown_name('layout', layout, known)}")
+    if family is not None and layout in ("remote", "onnx", "maxtext"):
+        raise HeadjaxError(f"family: the layout {layout} has none")
     declared.check(model.config.tensors(), model.params)
     if layout == "onnx":
         return _export_onnx(model, directory, length)
+    if layout == "maxtext":
+        return _export_maxtext(model, directory)
     plain = without_sentences(model)
     chosen, name, written = choose(plain, _families(plain, family), layout, own=family is None)
     entries = _export(declaring_tokenizer(model) if name == "remote" else model, directory, chosen, written, progress)
@@ -131,6 +135,31 @@ def _export_onnx(model: Model, directory: str | Path, length: int | None) -> Exp
     write_directory(path_of(directory), write, Layout("onnx", EXPORTED))
     size = sum(size_of(file) for file in path_of(directory).glob(f"{ONNX}*"))
     return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, differences[-1])
+
+
+def _export_maxtext(model: Model, directory: str | Path) -> Exported:
+    """Write the directory of a checkpoint for MaxText, beside the config that tokenizers look for."""
+    families = [family for name in maxtext.FAMILIES for family in FAMILIES if family.model_type == name]
+    try:
+        chosen, _, written = choose(model, families, "native", own=False)
+    except InexpressibleError as error:
+        raise InexpressibleError(
+            f"layout maxtext: needs equal layers of Llama or Qwen (headjax prune --uniform): {error}"
+        ) from None
+    counts: list[tuple[int, int]] = []
+
+    def write(folder: Path) -> None:
+        counts.append(maxtext.write_maxtext(written.model, folder))
+        _write_config(folder, _described(model, chosen, written)[0], chosen)
+        write_companions(model, folder)
+
+    write_directory(path_of(directory), write, Layout(maxtext.SIZES, EXPORTED))
+    notes = (
+        ("MaxText rounds tied embeddings to bfloat16 where it computes logits",)
+        if written.fields["tie_word_embeddings"]
+        else ()
+    )
+    return Exported(chosen.model_type, "maxtext", *counts[-1], None, _imported(model).get("bytes"), notes)
 
 
 def _described(model: Model, chosen: Family, written: Written) -> tuple[dict[str, Any], dict[str, BoundRule]]:

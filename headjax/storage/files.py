@@ -154,7 +154,12 @@ def read_document(file: Path) -> str:
     """Return the text of a file that describes a model, a tokenizer or prepared shards."""
     if not file.is_file() and file.exists():  # in this order, since others may delete it meanwhile
         raise DataError(f"{file}: not a file but a folder, a pipe or a device")
-    return file.read_bytes().decode("utf-8").replace("\r\n", "\n")
+    try:
+        return file.read_bytes().decode("utf-8").replace("\r\n", "\n")
+    except FileNotFoundError:
+        raise DataError(f"{file}: missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None
 
 
 def check_characters(text: str, place: str) -> str:

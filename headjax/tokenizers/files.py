@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.storage.files import parse_json
+from headjax.storage.files import parse_json, read_document
 from headjax.storage.paths import path_of
 from headjax.tokenizers.sentencepiece import (
     BYTE_FALLBACK,
@@ -18,7 +18,7 @@ from headjax.tokenizers.sentencepiece import (
     marian_tokenizer,
 )
 from headjax.tokenizers.settings import ADDED_FILE, ROLES, added_tokens, class_of, with_added, with_settings
-from headjax.tokenizers.tokenizer import SPECIAL_FILE, VOCABULARY_FILE, Tokenizer, parsed, read_file, special_tokens
+from headjax.tokenizers.tokenizer import SPECIAL_FILE, VOCABULARY_FILE, Tokenizer, parsed, special_tokens
 from headjax.tokenizers.vocabularies import BYTE_LEVEL, MERGES, VOCABULARY, byte_level_tokenizer, wordpiece_tokenizer
 
 CONFIG_FILE = "tokenizer_config.json"
@@ -78,7 +78,7 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     roles |= special_tokens(companion, folder / SPECIAL_FILE, ROLES)
     whole = (folder / VOCABULARY_FILE).is_file()
     if whole:
-        tokenizer: Tokenizer | None = Tokenizer(read_file(folder / VOCABULARY_FILE), tuple(sorted(roles.items())))
+        tokenizer: Tokenizer | None = Tokenizer(read_document(folder / VOCABULARY_FILE), tuple(sorted(roles.items())))
     elif (folder / WORDPIECE_FILE).is_file():
         _check_rules(folder, WORDPIECE_FILE, config)
         tokenizer, config = wordpiece_tokenizer(folder / WORDPIECE_FILE), {**config, "tokenizer_class": "BertTokenizer"}
@@ -155,7 +155,7 @@ def read_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one without the file."""
     if not file.exists():
         return {}
-    data = parse_json(read_file(file), str(file))
+    data = parse_json(read_document(file), str(file))
     if not isinstance(data, dict):
         raise DataError(f"{file}: not a JSON object")
     return data

@@ -193,10 +193,10 @@ class Tokenizer:
             DataError: a file is missing or broken; the message starts with it.
         """
         folder = path_of(directory)
-        vocabulary, special = (read_file(folder / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
+        vocabulary, special = (read_document(folder / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
         target = folder / TARGET_FILE
         roles = special_tokens(parse_json(special, str(folder / SPECIAL_FILE)), folder / SPECIAL_FILE)
-        loaded = cls(vocabulary, tuple(sorted(roles.items())), read_file(target) if target.is_file() else "")
+        loaded = cls(vocabulary, tuple(sorted(roles.items())), read_document(target) if target.is_file() else "")
         return parsed(loaded, directory)
 
 
@@ -219,16 +219,6 @@ def special_tokens(data: Any, file: Path, roles: Collection[str] | None = None) 
         if isinstance(token, str):
             found[role] = check_characters(token, f"{file}: {role}")
     return found
-
-
-def read_file(file: Path) -> str:
-    """Return the text of a file."""
-    try:
-        return read_document(file)
-    except FileNotFoundError:
-        raise DataError(f"{file}: missing") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read: {' '.join(str(error).split())}") from None
 
 
 def _marking_roles(vocabulary: str, roles: Collection[str]) -> str:

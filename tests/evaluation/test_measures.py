@@ -16,7 +16,6 @@ from headjax.evaluation.spans import answer_f1, best_span, exact_match, normaliz
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate, evaluate_task, measure_of, measure_task
 from headjax.evaluation.translation import corpus_bleu, translate
-from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.config import Output
 from headjax.models.encoder import EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig
@@ -26,22 +25,7 @@ from headjax.tokenizers.learned import byte_tokenizer
 from tests.closeness import close_to
 from tests.data.squad import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import TEXT, WORDS
-from tests.hub.directories import BERT, model_of, rewrite
 from tests.tiny import decoder_config, model, multi_head, text_encoder, tokens
-
-NAME = "bert.encoder.layer.1.attention.self.query.weight"
-
-
-@pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_import_names_file_and_tensor(tmp_path, dtype):
-    def damage(tensors):
-        tensors[NAME] = tensors[NAME].copy()
-        tensors[NAME][3, 4] = np.inf
-
-    to_huggingface(model_of(BERT), tmp_path / "hf")
-    rewrite(tmp_path / "hf", damage)
-    with pytest.raises(ParameterError, match=rf"model\.safetensors: {NAME}"):
-        from_huggingface(tmp_path / "hf", dtype=dtype)
 
 
 def damaged(value):

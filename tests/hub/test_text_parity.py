@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import tempfile
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +16,12 @@ from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import longest
 from headjax.models.generation import generate
 from headjax.models.prompts import prompt_batch
-from headjax.tokenizers.files import write_tokenizer
+from headjax.tokenizers.files import read_tokenizer, write_tokenizer
 from headjax.tokenizers.learned import train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_of
 from tests.hub.directories import CONFIGS, model_of
+from tests.tokenizers.test_settings import llama
 
 pytestmark = [
     pytest.mark.parity,
@@ -76,41 +79,15 @@ def assert_text(model, folder):
     assert tokenizer.decode(ours[:same]) == wide.tokenizer.decode(ours[:same])
 
 
-SPECIAL = (("bos_token", "<s>"), ("eos_token", "</s>"), ("unk_token", "<unk>"))
-
-
 def bytes_of_gpt2():
     return train_bpe(TEXTS, 300)
 
 
-def changed(tokenizer, special=(), **parts):
-    """The tokenizer with other parts of its JSON."""
-    return Tokenizer(json.dumps(json.loads(tokenizer.vocabulary) | parts), special or tokenizer.special)
-
-
 def words_of_llama():
     """Words begin with a mark, unknown characters are bytes, and a text begins with `<s>`."""
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁Onceupoatimhr"]
-    merges = [["▁", "a"], ["▁", "u"], ["p", "o"], ["po", "n"], ["▁u", "pon"], ["t", "i"], ["h", "e"]]
-    tokens += ["".join(merge) for merge in merges]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    model = {"type": "BPE", "vocab": vocabulary, "merges": merges, "byte_fallback": True, "fuse_unk": True}
-    marked = [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
-    back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
-    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-    pieces = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-    start = {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    return changed(
-        bytes_of_gpt2(),
-        SPECIAL,
-        model=model | {"unk_token": "<unk>"},
-        added_tokens=[{"id": number, "content": tokens[number], **flags} for number in range(3)],
-        normalizer={"type": "Sequence", "normalizers": marked},
-        pre_tokenizer=None,
-        post_processor={"type": "TemplateProcessing", "single": pieces, "pair": pieces, "special_tokens": start},
-        decoder={"type": "Sequence", "decoders": [back, {"type": "ByteFallback"}, {"type": "Fuse"}, strip]},
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        llama(Path(folder))
+        return read_tokenizer(folder)
 
 
 def bytes_of_qwen():
@@ -120,7 +97,8 @@ def bytes_of_qwen():
     cut = {"type": "Split", "pattern": {"Regex": PRETOKENIZE_REGEX}, "behavior": "Isolated", "invert": False}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     parts = {"type": "Sequence", "pretokenizers": [cut, level]}
-    return changed(bytes_of_gpt2(), normalizer={"type": "NFC"}, pre_tokenizer=parts)
+    data = json.loads(bytes_of_gpt2().vocabulary) | {"normalizer": {"type": "NFC"}, "pre_tokenizer": parts}
+    return Tokenizer(json.dumps(data), bytes_of_gpt2().special)
 
 
 DECODERS = {

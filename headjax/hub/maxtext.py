@@ -1,0 +1,118 @@
+"""The layout `maxtext`: an Orbax checkpoint of parameters, and the sizes that MaxText reads from a YAML file.
+
+MaxText's block `qwen2` computes Llama, Mistral, Qwen2 and Qwen3 by two flags, and scales logits itself, which its block
+`llama2` leaves to the queries' weights: so no weight changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headjax.core.kind import Kind
+from headjax.core.tensors import flatten, nested
+from headjax.hub.rules import Place, places
+from headjax.hub.table import InexpressibleError
+from headjax.models.decoder import DecoderConfig
+from headjax.models.model import Model
+from headjax.nn.rotary import LinearScaling, Llama3Scaling, Rotary
+from headjax.storage.arrays import write_params
+
+CHECKPOINT, SIZES = "0", "maxtext.yml"
+FAMILIES = ("qwen2", "qwen3", "llama")
+"""Families whose models the block computes; the first that expresses a model gives the `config.json`."""
+
+_LAYER = {
+    **{f"attention/{name}": f"self_attention/{name}/kernel" for name in ("query", "key", "value")},
+    **{f"attention/{name}_bias": f"self_attention/{name}/bias" for name in ("query", "key", "value")},
+    **{f"attention/{name}_norm/scale": f"self_attention/{name}_norm/scale" for name in ("query", "key")},
+    "attention/output/kernel": "self_attention/out/kernel",
+    "attention_residual/norm/scale": "pre_self_attention_layer_norm/scale",
+    "feed_forward_residual/norm/scale": "post_self_attention_layer_norm/scale",
+    "feed_forward/gate": "mlp/wi_0/kernel",
+    "feed_forward/up": "mlp/wi_1/kernel",
+    "feed_forward/down": "mlp/wo/kernel",
+}
+_TURNING = frozenset(f"attention/{name}{part}" for name in ("query", "key") for part in ("", "_bias", "_norm/scale"))
+_WHOLE = {
+    "embeddings/token": "token_embedder/embedding",
+    "decoder/final_norm/scale": "decoder/decoder_norm/scale",
+    "output/kernel": "decoder/logits_dense/kernel",
+}
+
+
+def write_maxtext(model: Model, folder: Path) -> tuple[int, int]:
+    """Write a checkpoint and its sizes; return the number of arrays and of their bytes."""
+    config: Any = model.config
+    sizes = _sizes(config)
+    found, params = places(config), flatten(model.params)
+    arrays = {theirs: _array(params, found[ours]) for ours, theirs in _WHOLE.items() if ours in found}
+    for ours, theirs in _LAYER.items():
+        if f"decoder/0/{ours}" in found:
+            layers = [_array(params, found[f"decoder/{number}/{ours}"]) for number in range(config.num_layers)]
+            if sizes["rope_type"] == "llama3.1" and ours in _TURNING:
+                layers = [_in_pairs(layer) for layer in layers]
+            arrays[f"decoder/layers/{theirs}"] = np.stack(layers, axis=1)  # where MaxText scans them
+    write_params({"params": {"params": nested(arrays)}}, folder / CHECKPOINT / "items")
+    lines = [f"{name}: {json.dumps(value)}\n" for name, value in sizes.items()]
+    (folder / SIZES).write_text("".join(lines), encoding="utf-8")
+    return len(arrays), sum(array.nbytes for array in arrays.values())
+
+
+def _sizes(config: DecoderConfig) -> dict[str, Any]:
+    """Return the fields of MaxText's config that differ from its `base.yml`; the layers are equal."""
+    attention: Kind = config.attention[0]
+    others = {
+        "a task": config.task is not None,
+        "windows": any(config.window),
+        "biases of the output projection": attention.output_bias,
+        "biases of the feed-forward": config.feed_forward_bias,
+        f"the activation {config.activation}": config.activation != "silu",
+    }
+    other = next((name for name, has in others.items() if has), None)
+    if other is not None:
+        raise InexpressibleError(f"layout maxtext: its block has no {other}; layout native can")
+    return {
+        "base_config": "base.yml",
+        "decoder_block": "qwen2",
+        "base_emb_dim": config.width,
+        "base_num_decoder_layers": config.num_layers,
+        "base_num_query_heads": attention.num_heads,
+        "base_num_kv_heads": attention.kv_heads,
+        "head_dim": attention.head_dim,
+        "base_mlp_dim": config.hidden[0],
+        "vocab_size": config.vocab_size,
+        "attention_bias": attention.projection_bias,
+        "use_qk_norm": attention.query_norm is not None,
+        "normalization_layer_epsilon": config.norm.epsilon,
+        "logits_via_embedding": config.tied,
+        "normalize_embedding_logits": False,
+        **_rotary(attention.rotary),
+    }
+
+
+def _rotary(rotary: Rotary) -> dict[str, Any]:
+    """Return the fields of rotary positions; MaxText knows the scaling of Llama 3.1 with its own numbers alone."""
+    fields: dict[str, Any] = {"rope_type": "default", "rope_max_timescale": round(rotary.base)}
+    if isinstance(rotary.scaling, LinearScaling):
+        return fields | {"rope_linear_scaling_factor": rotary.scaling.factor}
+    if rotary.scaling == Llama3Scaling():
+        return fields | {"rope_type": "llama3.1"}
+    if rotary.scaling is not None:
+        raise InexpressibleError(f"layout maxtext: its block has no {rotary.scaling}; layout native can")
+    return fields
+
+
+def _array(params: Mapping[str, Any], place: Place) -> np.ndarray:
+    """Return a tensor of one layer, or one that belongs to none."""
+    array = np.asarray(params[place.path])
+    return array if place.layer is None else array[place.layer]
+
+
+def _in_pairs(array: np.ndarray) -> np.ndarray:
+    """Return dimensions i and i + size / 2 as 2i and 2i + 1, which turn together in MaxText's Llama 3.1."""
+    return np.stack(np.split(array, 2, axis=-1), axis=-1).reshape(array.shape)
