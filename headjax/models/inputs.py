@@ -28,7 +28,7 @@ def check_batch(config: ModelConfig, batch: Batch) -> Batch:
 def device_batch(config: ModelConfig, batch: Batch) -> dict[str, jax.Array]:
     """Return the batch's arrays as JAX arrays, checked likewise."""
     check_ranges(config.ranges(), batch)
-    return dict(zip(batch, map(jnp.asarray, batch.values()), strict=True))
+    return {name: jnp.asarray(array) for name, array in batch.items()}
 
 
 def abstract_integers(shape: tuple[int, ...], *names: str) -> dict[str, jax.ShapeDtypeStruct]:
