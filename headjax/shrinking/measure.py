@@ -118,9 +118,9 @@ def measure(
     forms = {place.name: [_read(place, found) for found in kept.found[place.name]] for place in places}
     for place in places:
         if _can_go(model, grid, place):
-            layer = [one for one in places if one.at._replace(slot=place.at.slot) == place.at]
+            parts = [one for one in places if one.at._replace(slot=place.at.slot) == place.at]
             damage = kept.found[LAYERS][f"{place.at.stack}/{place.layer}"]
-            forms[place.name].append(Form(NONE, damage / len(layer)))
+            forms[place.name].append(Form(NONE, damage / len(parts)))
     return forms
 
 
