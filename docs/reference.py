@@ -186,14 +186,14 @@ def _help(command: str) -> str:
 def tasks_page() -> str:
     """Return the page of every task that has a name."""
     rows = [
-        (name, escape(_needs(spec)), escape(", ".join(spec.form.wanted)), ", ".join(_metrics(spec)))
+        (name, escape(_needs(spec)), escape(", ".join(spec.form.wanted)), ", ".join(_metrics(spec)), _recipes(spec))
         for name, spec in sorted(TASKS.items())
     ]
     notes = (
         "[Tasks, classes and examples](../tasks.md) explains how files become tasks and labels classes.",
         "NAME:FOLDER says where a task's files are; without it they are looked for under the folder HEADJAX_DATA.",
     )
-    header = ("Task", "Files", "Fields", "Metrics")
+    header = ("Task", "Files", "Fields", "Metrics", "Training in papers")
     return "\n\n".join(("# Every task", *notes, table(header, rows))) + "\n"
 
 
@@ -208,6 +208,17 @@ def _metrics(spec: TaskSpec) -> tuple[str, ...]:
         return ()
     measure = MEASURES[measured.measure](**measured.arguments)
     return tuple(getattr(measure, "chosen", ())) or tuple(filter(None, (measure.headline,)))
+
+
+def _recipes(spec: TaskSpec) -> str:
+    """Return the papers' settings of training."""
+    found = []
+    for one in spec.recipes:
+        rates = " or ".join(f"{rate:g}" for rate in one.learning_rates)
+        long = [f"{one.epochs} epochs" * bool(one.epochs), f"{one.steps:,} steps" * bool(one.steps)]
+        sizes = [f"batches of {one.batch_size}", f"at {rates}", f"{one.length} tokens" * bool(one.length), *long]
+        found.append(f"{one.paper}: {', '.join(filter(None, sizes))}")
+    return "; ".join(found)
 
 
 def _needs(spec: TaskSpec) -> str:

@@ -29,6 +29,7 @@ from headjax.models.tasks import (
     TokenClassification,
 )
 from headjax.models.tasks.classification import class_names, names_or_numbers
+from headjax.models.vision import VisionConfig
 
 TRANSLATION_LENGTH = 128
 """Default number of tokens of each side of a translation."""
@@ -42,6 +43,7 @@ FAMILIES: dict[type, tuple[OwnTask, ...]] = {
     EncoderConfig: (*LABELLED, "retrieval", "tokens", "questions"),
     EncoderDecoderConfig: ("translation",),
     DecoderConfig: ("text", *LABELLED),
+    VisionConfig: ("images",),
 }
 """Tasks by kind of model."""
 
@@ -61,11 +63,14 @@ def infer_task(model: Model, files: OwnFiles) -> InferredTask:
     classifies = getattr(model.config, "task", None) is not None
     possible = tuple(name for name in possible if name != "text" or not classifies)
     if not possible:
-        raise HeadjaxError("MODEL: encoders, decoders and encoder-decoders of text are fine-tuned on files")
+        raise HeadjaxError("MODEL: encoders, decoders, encoder-decoders and vision models are fine-tuned on files")
     if files.task is not None and files.task not in possible:
         raise HeadjaxError(f"--task: this model can be fine-tuned for {', '.join(possible)}, not for {files.task}")
     request = Request(model, files.length or 0)
-    request.tokenizer()
+    if "images" not in possible:
+        request.tokenizer()
+    elif files.validation:
+        raise HeadjaxError("--validation: a folder of images has a folder `validation` beside `train`")
     name, columns, task = _named(model, files, possible)
     data = DataConfig(task=task, validation=files.validation, columns=columns)
     data = fitted(data, request, TRANSLATION_LENGTH if name == "translation" else 512)
@@ -92,6 +97,8 @@ def _named(model: Model, files: OwnFiles, possible: tuple[OwnTask, ...]) -> tupl
             others = "--task classification or --columns TEXT,LABEL for classes"
             raise DataError(f"{path}: a decoder is fine-tuned on text, or on a table with a column `text`; {others}")
         return "text", {}, f"text:{path}"
+    if possible == ("images",):
+        return "images", {}, f"images:{path}"
     if possible == ("translation",):
         names = given or (header(path) if is_table(path) else ())
         names = ("source", "target") if not given and {"source", "target"} <= {*names} else names
@@ -125,6 +132,8 @@ def _division(files: OwnFiles, opened: Opened) -> str:
     """Return the origin of the validation examples."""
     if files.validation:
         return files.validation
+    if isinstance(opened.form, ImageForm):
+        return f"those of {files.train}"
     share = f"about {opened.spec.held_out:.0%} of {files.train}, by the hash of their text"
     return share if opened.spec.own else f"those of {files.train}"
 

@@ -11,7 +11,7 @@ from headjax.core.fields import Size
 LabelTask = Literal["classification", "pairs", "multi_label", "regression", "similarity"]
 """Tasks whose files are tables with a label; `pairs` is a classification of pairs of texts."""
 
-OwnTask = Literal[LabelTask, "retrieval", "tokens", "questions", "translation", "text"]
+OwnTask = Literal[LabelTask, "retrieval", "tokens", "questions", "translation", "text", "images"]
 """Tasks that a model can be fine-tuned for on one's own files."""
 
 
@@ -19,7 +19,7 @@ OwnTask = Literal[LabelTask, "retrieval", "tokens", "questions", "translation", 
 class OwnFiles(CommandOptions):
     """Options that name the files to train on."""
 
-    train: str = option(help="table, SQuAD's JSON, or text to train on", metavar="FILE", reads="task")
+    train: str = option(help="table, SQuAD's JSON, text or folder of images to train on", metavar="FILE", reads="task")
     validation: str = option(
         "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads="task"
     )

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from headjax.core.class_names import ClassIndex, class_numbers, is_missing, reorder, sorted_names, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError, require, within
-from headjax.core.fields import Checked, Count, Share, Size, unknown_name
+from headjax.core.fields import Checked, Count, Rate, Size, unknown_name
+from headjax.core.share import Share
 from headjax.data.examples import Mapped, Padded
 from headjax.data.files import search
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
@@ -41,9 +42,6 @@ from headjax.tokenizers.tokenizer import Tokenizer
 
 EMBEDDED = {"python": reference_topics, "python_code": library_sources}
 """Tasks whose texts every Python carries."""
-
-ONE_LABEL = {"classification", "pairs", "regression", "similarity", "text"}
-"""Forms that a file may be read as by choice."""
 
 
 class Opened(NamedTuple):
@@ -87,7 +85,7 @@ class DataConfig(Checked):
     task: str
     validation: str = ""
     whole: bool = False
-    validation_fraction: Share = 0.0
+    validation_fraction: Rate = 0.0
     columns: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     form: Mapping[str, Any] = dataclasses.field(default_factory=dict, hash=False)
     length: Count = 0
@@ -103,7 +101,6 @@ class DataConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool(self.task), "task", "name a task, a path, or NAME:PATH")
-        require(self.validation_fraction < 1.0, "validation_fraction", "must be below 1")
 
     @functools.cached_property
     def named(self) -> Named:
@@ -140,10 +137,8 @@ class DataConfig(Checked):
 
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         """Read and encode the data, with the model's tokenizer or one of its own; nothing is written to disk."""
-        try:
+        with self._hint():
             data = self._load(tokenizer)
-        except DataError as error:
-            raise DataError(f"{error}{self._better()}") from None
         train = data.train
         if len(train) and self.buckets:
             if not isinstance(train, Padded):
@@ -151,15 +146,22 @@ class DataConfig(Checked):
             train = dataclasses.replace(train, bounds=self.buckets)
         return data._replace(train=train)
 
-    def _better(self) -> str:
-        """Return in words the form of one's own files, if it is another one than the task's."""
-        with contextlib.suppress(HeadjaxError, OSError):
-            name, path = self.task.partition(":")[::2]
-            if path and self.named.spec.own and not self.columns:
-                found = recognise(path)
-                if found != name and not {found, name} <= ONE_LABEL:
-                    return f"; it looks like {found}:{path}"
-        return ""
+    @contextlib.contextmanager
+    def _hint(self) -> Iterator[None]:
+        """Add to errors of the user's files the form that they look like, if it is another one than the task's."""
+        try:
+            yield
+        except DataError as error:
+            better = ""
+            with contextlib.suppress(HeadjaxError, OSError):
+                spec, path = self.named
+                if path and path != self.task and not self.columns:
+                    found = TASKS[recognise(path)]
+                    kinds = [(type(one.form), getattr(one.form, "pairs", False)) for one in (found, spec)]
+                    languages = ":source-target" if found.name == "translation" else ""
+                    if kinds[0] != kinds[1] or (spec.own and found.name != spec.name):
+                        better = f"; it looks like {found.name}:{path}{languages}"
+            raise DataError(f"{error}{'' if better in str(error) else better}") from None
 
     def _load(self, tokenizer: Tokenizer | None) -> TaskData:
         if self.rehearsal:
@@ -190,6 +192,19 @@ class DataConfig(Checked):
 
     def open(self, paths: Sequence[str] = (), rows: Rows | None = None) -> Opened:
         """Return the rows of the task's files, of these paths or of its own, and their form; or rows of elsewhere."""
+        with self._hint():
+            opened = self._open(paths, rows)
+        found = {
+            split: dataclasses.replace(source, read=functools.partial(self._read, source.read))
+            for split, source in opened.rows.items()
+        }
+        return opened._replace(rows=found)
+
+    def _read(self, read: Callable[[Share], Iterable[Row]], share: Share) -> Iterator[Row]:
+        with self._hint():
+            yield from read(share)
+
+    def _open(self, paths: Sequence[str], rows: Rows | None) -> Opened:
         spec, path = self.named
         if rows is not None:
             return Opened(spec, self._form(spec), rows, spec.name)

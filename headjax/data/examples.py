@@ -72,13 +72,9 @@ class Mapped:
         return self.make(self.items[index])
 
 
-Pad = Callable[[Record, int], dict[str, np.ndarray]]
-"""Turns a record into an example of a given length, not below the record's own."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Padded:
-    """Examples of different lengths, each padded when it is read.
+    """Examples of different lengths, each padded by `pad` to a length not below its own when it is read.
 
     With `bounds`, `train_iterator` pads each batch to one of these lengths, or to `length`.
     """
@@ -86,7 +82,7 @@ class Padded:
     records: Records
     lengths: np.ndarray
     length: int
-    pad: Pad
+    pad: Callable[[Record, int], dict[str, np.ndarray]]
     bounds: tuple[int, ...] = ()
 
     def __len__(self) -> int:
@@ -136,12 +132,11 @@ def sequences(
     limit: int | None = None,
 ) -> Padded:
     """Return sequences in memory as examples."""
-    rows = zip(*columns.values(), strict=True)
-    records = [
-        dict(zip(columns, row, strict=True)) | {name: one[i : i + 1] for name, one in targets.items()}
-        for i, row in enumerate(rows)
-    ]
     lengths = np.asarray([len(ids) for ids in columns["input_ids"]], np.int64)
+    records = [
+        {name: some[i] for name, some in columns.items()} | {name: one[i : i + 1] for name, one in targets.items()}
+        for i in range(len(lengths))
+    ]
     pad = functools.partial(pad_sequence, columns=tuple(columns), targets=tuple(targets), padding_id=padding_id)
     return Padded(records, lengths, rounded_length(lengths, limit), pad)
 
@@ -268,9 +263,6 @@ def changeable(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     return backend
 
 
-UNLIMITED = 2**31 - 1
-
-
 def text_batch(
     tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None = None, *, max_length: int | None = None
 ) -> dict[str, np.ndarray]:
@@ -298,7 +290,7 @@ def text_batch(
         raise DataError("texts: expected a list of at least one text")
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"pairs: there are {len(pairs)} for {len(texts)} texts")
-    encoded = encode_sequences(tokenizer, texts, pairs, max_length=UNLIMITED if max_length is None else max_length)
+    encoded = encode_sequences(tokenizer, texts, pairs, max_length=2**31 - 1 if max_length is None else max_length)
     rows = sequences({"input_ids": encoded.ids, "token_type_ids": encoded.types}, {}, padding_id(tokenizer))
     examples = [*each(rows)]
     return {name: np.stack([example[name] for example in examples]) for name in examples[0]}

@@ -77,8 +77,8 @@ def _mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
     files = [folder / f"{split}-{what}" for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
     pixels, labels = (read_idx(packed_or_plain(file) or file) for file in files)
     if pixels.ndim != 3 or labels.ndim != 1 or len(pixels) != len(labels):
-        shapes = f"{list(pixels.shape)} and {list(labels.shape)}"
-        raise DataError(f"{files[0]}: images and labels do not belong together, they are {shapes}")
+        shapes = f"they are {[*pixels.shape]} and {[*labels.shape]}"
+        raise DataError(f"{files[0]}: images and labels do not belong together, {shapes}")
     return pixels, labels
 
 

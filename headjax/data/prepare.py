@@ -14,23 +14,9 @@ from headjax.core.errors import DataError, require
 from headjax.core.progress import Progress, Update, silent
 from headjax.core.serialize import dumps, to_data
 from headjax.core.share import Share
+from headjax.data import store
 from headjax.data.forms import Form
 from headjax.data.rows import SPLITS, Rows, RowSource, Split, chunks, fingerprint
-from headjax.data.store import (
-    MANIFEST,
-    TOKENIZER,
-    Prepared,
-    Settings,
-    Shard,
-    checked,
-    has_tokenizer,
-    host_file,
-    open_prepared,
-    read_settings,
-    read_shard,
-    record_sizes,
-    write_shard,
-)
 from headjax.storage.directories import hold
 from headjax.storage.failures import writing
 from headjax.storage.files import write_file
@@ -44,7 +30,7 @@ SHARD_BYTES = 2**25
 class Written(NamedTuple):
     """A preparation, or a host's part of it, and the number of shards that were written now."""
 
-    prepared: Prepared
+    prepared: store.Prepared
     written: int
 
 
@@ -68,52 +54,53 @@ def prepare(
     folder that all of them see, and reads and writes its share of the rows; the last of them finishes the folder.
     """
     require(seed >= 0, "seed", f"must not be negative, got {seed}")
-    known = checked(form, tokenizer if form.reads_text else None)
+    known = store.checked(form, tokenizer if form.reads_text else None)
     made_by = known.fingerprint if known else ""
-    settings = Settings(name, form, source, made_by, shard_bytes, seed, host.count)
+    settings = store.Settings(name, form, source, made_by, shard_bytes, seed, host.count)
     folder = path_of(out).expanduser()
     _check_folder(folder, settings)
-    with hold(folder, f".{host_file(host)}.lock"):
+    with hold(folder, f".{store.host_file(host)}.lock"):
         with writing(folder):
-            if not (folder / MANIFEST).is_file():
-                write_file(folder / MANIFEST, dumps(settings).encode())
-            if known and not has_tokenizer(folder):
-                known.save(folder / TOKENIZER)
-            (folder / host_file(host)).unlink(missing_ok=True)  # its shards may change now
-        shards: list[tuple[Shard, bool]] = []
+            if not (folder / store.MANIFEST).is_file():
+                write_file(folder / store.MANIFEST, dumps(settings).encode())
+            if known and not store.has_tokenizer(folder):
+                known.save(folder / store.TOKENIZER)
+            (folder / store.host_file(host)).unlink(missing_ok=True)  # its shards may change now
+        shards: list[tuple[store.Shard, bool]] = []
         for split in (split for split in SPLITS if split in splits):
             with progress(f"preparing {split}", splits[split].count // host.count, "row") as bar:
                 own = [*_shards(folder, settings, known, splits[split], split, host, bar)]
             if host.count == 1 and not any(shard.sizes.size for shard, _ in own):
                 raise DataError(form.nothing(split, own[0][0].counts if own else {}, source or name))
             shards += own
-        write_file(folder / host_file(host), json.dumps([shard.name for shard, _ in shards]).encode())
-    return Written(open_prepared(folder), sum(new for _, new in shards))
+        write_file(folder / store.host_file(host), json.dumps([shard.name for shard, _ in shards]).encode())
+    return Written(store.open_prepared(folder), sum(new for _, new in shards))
 
 
 def _shards(
-    folder: Path, settings: Settings, known: Tokenizer, source: RowSource, split: Split, host: Share, bar: Update
-) -> Iterator[tuple[Shard, bool]]:
+    folder: Path, settings: store.Settings, known: Tokenizer, source: RowSource, split: Split, host: Share, bar: Update
+) -> Iterator[tuple[store.Shard, bool]]:
     """Yield a host's shards of a split, and whether each was written now."""
     form, read = settings.form, 0
     for number, rows in enumerate(chunks(source.rows(host), settings.shard_bytes)):
         bar(read := read + len(rows), {})
         place = number * host.count + host.index  # of N hosts each has every N-th number
         path = folder / f"{split}-{place:05d}.array_record"
-        shard, found = read_shard(path), fingerprint(rows)
-        if new := shard is None or shard.rows != found:
+        before, found = store.read_shard(path), fingerprint(rows)
+        shard = before
+        if shard is None or shard.rows != found:
             records, counts = form.encode(known, rows, split, (settings.seed, SPLITS.index(split), place))
-            shard = Shard(path.name, split, counts, found, record_sizes(form, records))
-            write_shard(folder, shard, records)
-        yield shard, new
+            shard = store.Shard(path.name, split, counts, found, store.record_sizes(form, records))
+            store.write_shard(folder, shard, records)
+        yield shard, shard is not before
 
 
-def _check_folder(folder: Path, wanted: Settings) -> None:
+def _check_folder(folder: Path, wanted: store.Settings) -> None:
     """Raise `DataError` if a folder has other content, or another preparation."""
     # Other hosts may begin meanwhile, and write the manifest before all else: it is looked for last.
     names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
-    if (folder / MANIFEST).is_file():
-        before, now = ({**one.pop("form"), **one} for one in (to_data(read_settings(folder)), to_data(wanted)))
+    if (folder / store.MANIFEST).is_file():
+        before, now = ({**one.pop("form"), **one} for one in (to_data(store.read_settings(folder)), to_data(wanted)))
         for name in {**before, **now}:
             if (was := before.get(name)) != now.get(name):
                 change = f"{name} was {was!r} and is {now.get(name)!r} now"

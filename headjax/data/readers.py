@@ -55,7 +55,7 @@ def task_rows(
         files = Files(next(each), next(each)) if validation or not train else split_files(train, suffixes)
     read = functools.partial(_shared, read=functools.partial(read_file, spec, columns=columns))
     everything = [*files.train, *files.validation]
-    if spec.only_evaluated:
+    if spec.sources and not any("train" in source.splits for source in spec.sources):
         return {"validation": RowSource(functools.partial(read, everything))}
     if files.validation:
         found: dict[Split, Sequence[Path]] = {"train": files.train, "validation": files.validation}

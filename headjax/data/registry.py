@@ -9,19 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.class_names import class_numbers
-from headjax.data.forms import (
-    Form,
-    ImageForm,
-    LabelledForm,
-    LanguageForm,
-    MultiLabelForm,
-    PretrainingForm,
-    QuestionForm,
-    RetrievalForm,
-    SimilarityForm,
-    TagForm,
-    TranslationForm,
-)
+from headjax.data import forms
 from headjax.data.rows import Row, Split
 from headjax.data.spec import OWN_HELD_OUT, FileLayout, Recipe, TaskSpec, TfdsSource
 from headjax.data.text_rows import CONLL, aligned_pairs, articles, questions, tagged_words, text_lines, whole_text
@@ -51,64 +39,50 @@ PAIR_COLUMNS = {
 """Names of the columns of labelled text by field, those that are looked for first before others."""
 
 
-def _text(name: str, *sources: TfdsSource, form: Form = LanguageForm(length=512), **fields: Any) -> TaskSpec:
+def _text(
+    name: str, *sources: TfdsSource, form: forms.Form = forms.LanguageForm(length=512), **fields: Any
+) -> TaskSpec:
     """Return a task of whole documents."""
     learned: dict[str, Any] = {"vocabulary": "bpe", "vocab_size": 32_000}
     own = {"files": "text files", "suffixes": TEXTS, "read": articles, "documents": True, "sources": sources}
     return TaskSpec(name, form, **(learned | own | fields))
 
 
-OWN_TEXT: dict[str, Any] = {"form": LanguageForm(), "read": whole_text, "vocab_size": 1024}
-WIKITEXT_FOLDERS = ("lm/wikitext-2-raw", "wikitext-2-raw")
-WIKITEXT: dict[str, Any] = {"folders": WIKITEXT_FOLDERS, "files": "wiki.valid.raw and wiki.train.raw"}
+GIVEN: dict[str, Any] = {"vocabulary": "given", "vocab_size": 0}
+OWN_TEXT: dict[str, Any] = {"form": forms.LanguageForm(), "read": whole_text, "vocab_size": 1024}
+WIKITEXT_FOLDERS, WIKITEXT_FILES = ("lm/wikitext-2-raw", "wikitext-2-raw"), "wiki.valid.raw and wiki.train.raw"
 ANSWERS = {"answers": "answers/text", "start": "answers/answer_start/0"}
 SQUAD = TfdsSource("squad/v1.1:3.0.0", BOTH, {"id": "id", "question": "question", "context": "context", **ANSWERS})
-QUESTIONS: dict[str, Any] = {"form": QuestionForm(), "suffixes": (".json",), "read": questions, "files": "SQuAD's JSON"}
+QUESTIONS: dict[str, Any] = {
+    "form": forms.QuestionForm(), "suffixes": (".json",), "read": questions, "files": "SQuAD's JSON",
+    "held_out": OWN_HELD_OUT,
+}  # fmt: skip
 
 TEXT = (
     _text("python", **OWN_TEXT, files="the language reference that ships with Python"),
     _text("python_code", **OWN_TEXT, files="the source code of Python's standard library"),
     _text("text", **OWN_TEXT, own=True, columns=PAIR_COLUMNS),
-    _text(
-        "lm1b",
-        LM1B,
-        form=LanguageForm(length=256, packed=True),
-        read=text_lines,
-        documents=False,
+    _text("lm1b", LM1B, form=forms.LanguageForm(length=256, packed=True), read=text_lines, documents=False, recipes=(
         # 4096 tokens on each of 8 cores; 0.1 / sqrt(10,000).
-        recipes=(Recipe("Bhojanapalli 2020", 128, (1e-3,), length=256, warmup_steps=10_000, steps=250_000),),
-    ),
+        Recipe("Bhojanapalli 2020", 128, (1e-3,), length=256, warmup_steps=10_000, steps=250_000),
+    )),
     _text("wikipedia", WIKIPEDIA),
     _text("books", BOOKS),
     _text("c4", C4),
     _text("wikitext"),
-    _text("wikitext2", form=LanguageForm(length=1024), **WIKITEXT),
-    _text(
-        "bert_pretraining",
-        WIKIPEDIA,
-        BOOKS,
-        form=PretrainingForm(),
-        vocabulary="given",
-        vocab_size=0,
-        recipes=(
-            Recipe("Devlin 2019", 256, (1e-4,), length=128, warmup_steps=10_000, steps=900_000),
-            Recipe("Devlin 2019", 256, (1e-5,), length=512, steps=100_000),  # the end of the same line
-            Recipe("Bhojanapalli 2020", 1024, (1e-4,), length=128, warmup_steps=5000, steps=450_000),
-            Recipe("Bhojanapalli 2020", 1024, (1e-4,), length=512, warmup_steps=3000, steps=50_000),
-        ),
-    ),
-    TaskSpec("questions", own=True, held_out=OWN_HELD_OUT, **QUESTIONS),
+    _text("wikitext2", form=forms.LanguageForm(length=1024), folders=WIKITEXT_FOLDERS, files=WIKITEXT_FILES),
+    _text("bert_pretraining", WIKIPEDIA, BOOKS, form=forms.PretrainingForm(), **GIVEN, recipes=(
+        Recipe("Devlin 2019", 256, (1e-4,), length=128, warmup_steps=10_000, steps=900_000),
+        Recipe("Devlin 2019", 256, (1e-5,), length=512, steps=100_000),  # the end of the same line
+        Recipe("Bhojanapalli 2020", 1024, (1e-4,), length=128, warmup_steps=5000, steps=450_000),
+        Recipe("Bhojanapalli 2020", 1024, (1e-4,), length=512, warmup_steps=3000, steps=50_000),
+    )),
+    TaskSpec("questions", own=True, **QUESTIONS),
     TaskSpec(
-        "squad",
-        sources=(SQUAD,),
-        folders=("squad",),
-        layouts=(FileLayout("train-v1.1.json", "dev-v1.1*.json"),),
-        examples=87_599,
-        recipes=(Recipe("Devlin 2019", 32, (5e-5,), length=384, epochs=3),),
-        held_out=OWN_HELD_OUT,
-        **QUESTIONS,
+        "squad", sources=(SQUAD,), folders=("squad",), layouts=(FileLayout("train-v1.1.json", "dev-v1.1*.json"),),
+        examples=87_599, recipes=(Recipe("Devlin 2019", 32, (5e-5,), length=384, epochs=3),), **QUESTIONS,
     ),
-)
+)  # fmt: skip
 
 # Translations.
 
@@ -134,45 +108,33 @@ def _translation(
     splits: Mapping[Split, str] = BOTH,
     vocab_size: int = 32_768,
     languages: str = "",
-    recipes: tuple[Recipe, ...] = (),
+    recipe: Recipe | None = None,
 ) -> TaskSpec:
     """Return a task of two languages (`..._ende`). TFDS names the features by language, or `src` and `dst`."""
     languages = languages or name[-4:]
     source, target = languages[:2], languages[2:]
     features = ("src", "dst") if tfds.startswith("mtnt") else (source, target)
     spec = TaskSpec(
-        name,
-        TranslationForm(length=256),
-        sources=(TfdsSource(tfds, splits, dict(zip(("source", "target"), features, strict=True))),) if tfds else (),
-        vocabulary="bpe",
-        vocab_size=vocab_size,
-        folders=(f"mt/{name}", name),
-        recipes=recipes,
-    )
+        name, forms.TranslationForm(length=256), vocabulary="bpe", vocab_size=vocab_size, folders=(f"mt/{name}", name),
+        sources=(TfdsSource(tfds, splits, {"source": features[0], "target": features[1]}),) if tfds else (),
+        recipes=() if recipe is None else (recipe,),
+    )  # fmt: skip
     return of_languages(spec, source, target)
 
 
 WMT14_DE, WMT14_FR = "wmt14_translate/de-en:1.0.0", "wmt14_translate/fr-en:1.0.0"
+WMT16_DE = "wmt16_translate/de-en:1.0.0"
 
 # Batches of recipes are of packed examples of 256 tokens: 4 x 8192, 4 x 3584 x 2 and 4000 tokens.
+# WMT14 validates on newstest2013 and tests on newstest2014.
 TRANSLATIONS = (
     TaskSpec(
-        "translation",
-        TranslationForm(length=128, packed=False),
-        own=True,
-        files="translation:PATH:SOURCE-TARGET, line-aligned files or a table of both columns",
-        vocabulary="bpe",
-        vocab_size=8000,
-        held_out=OWN_HELD_OUT,
+        "translation", forms.TranslationForm(length=128, packed=False), own=True, vocabulary="bpe", vocab_size=8000,
+        files="translation:PATH:SOURCE-TARGET, line-aligned files or a table of both columns", held_out=OWN_HELD_OUT,
     ),
-    _translation("wmt14_ende", WMT14_DE, recipes=(Recipe("Liu 2021", 128, (1e-3,), warmup_steps=8000, steps=400_000),)),
+    _translation("wmt14_ende", WMT14_DE, recipe=Recipe("Liu 2021", 128, (1e-3,), warmup_steps=8000, steps=400_000)),
     _translation("wmt14_enfr", WMT14_FR, vocab_size=44_512),
-    _translation(
-        "wmt16_ende",
-        "wmt16_translate/de-en:1.0.0",
-        recipes=(Recipe("Cordonnier 2020", 112, (7e-4,), warmup_steps=4000),),
-    ),
-    # WMT14 validates on newstest2013 and tests on newstest2014.
+    _translation("wmt16_ende", WMT16_DE, recipe=Recipe("Cordonnier 2020", 112, (7e-4,), warmup_steps=4000)),
     _translation("newstest2013_ende", WMT14_DE, {"validation": "validation"}),
     _translation("newstest2014_ende", WMT14_DE, {"validation": "test"}),
     _translation("newstest2013_enfr", WMT14_FR, {"validation": "validation"}),
@@ -180,12 +142,10 @@ TRANSLATIONS = (
     _translation("mtnt_enfr", "mtnt/en-fr:1.0.0", TESTED),
     _translation("mtnt_fren", "mtnt/fr-en:1.0.0", TESTED),
     _translation(
-        "iwslt14_deen",
-        vocab_size=10_000,
-        recipes=(Recipe("Michel 2019", 16, (5e-4,), warmup_steps=4000, steps=50_000),),
+        "iwslt14_deen", vocab_size=10_000, recipe=Recipe("Michel 2019", 16, (5e-4,), warmup_steps=4000, steps=50_000)
     ),
     _translation("multi30k", vocab_size=6_000, languages="ende"),
-)
+)  # fmt: skip
 
 # GLUE (Wang et al. 2019). Class numbers are those of Hugging Face's GLUE, so that published models fit.
 
@@ -208,15 +168,12 @@ def _glue(
         "folders": (f"glue/{folder}", folder),
         "recipes": (Recipe("Cordonnier 2020", 32, (2e-5,), length=128, epochs=epochs), *more.pop("recipes", ())),
     }
-    form = LabelledForm(pairs=len(features) == 2, classes=tuple(classes.split()))
+    form = forms.LabelledForm(pairs=len(features) == 2, classes=tuple(classes.split()))
     return TaskSpec(name, form, examples=examples, metrics=tuple(metrics.split()), **(usual | more))
 
 
 MNLI = _glue(
-    "MNLI",
-    "premise hypothesis",
-    392_702,
-    "entailment neutral contradiction",
+    "MNLI", "premise hypothesis", 392_702, "entailment neutral contradiction",
     columns={"text": ("sentence1",), "second": ("sentence2",), "label": ("gold_label",)},
     layouts=(FileLayout("train.tsv", "dev_matched.tsv"), FileLayout("mnli_dev_matched_gold.tsv", "")),
     folders=("glue/MNLI", "MNLI", "nli"),
@@ -225,111 +182,86 @@ MNLI = _glue(
         Recipe("Michel 2019", 32, (2e-5,), length=128, epochs=3),
         Recipe("Devlin 2019", 32, (2e-5, 3e-5, 4e-5, 5e-5), epochs=3),
     ),
-)
+)  # fmt: skip
 MISMATCHED = TfdsSource("glue/mnli:2.0.0", {"validation": "validation_mismatched"}, MNLI.sources[0].fields)
 STSB = _glue(
-    "STS-B",
-    "sentence1 sentence2",
-    5749,
-    metrics="spearman pearson",
-    columns={"label": ("score",)},
+    "STS-B", "sentence1 sentence2", 5749, metrics="spearman pearson", columns={"label": ("score",)},
     layouts=(_OWN, FileLayout("stsb-en-train.csv", "stsb-en-dev.csv", ("0", "1", "2"))),
-)
-MRPC_COLUMNS = {"text": ("#1 String",), "second": ("#2 String",), "label": ("Quality",)}
+)  # fmt: skip
 
 GLUE_TASKS = (
     _glue(
-        "CoLA",
-        "sentence",
-        8551,
-        "unacceptable acceptable",
-        "matthews accuracy",
+        "CoLA", "sentence", 8551, "unacceptable acceptable", "matthews accuracy",
         layouts=(FileLayout("*train.tsv", "*dev.tsv", ("3", "1")),),
     ),
     _glue("SST-2", "sentence", 67_349, "negative positive"),
     _glue(
-        "MRPC",
-        "sentence1 sentence2",
-        3668,
-        "not_equivalent equivalent",
-        "f1 accuracy",
-        columns=MRPC_COLUMNS,
+        "MRPC", "sentence1 sentence2", 3668, "not_equivalent equivalent", "f1 accuracy",
+        columns={"text": ("#1 String",), "second": ("#2 String",), "label": ("Quality",)},
         layouts=(_OWN, FileLayout("msr_paraphrase_train.txt", "msr_paraphrase_test.txt")),
     ),
     STSB,
     _glue(
-        "QQP",
-        "question1 question2",
-        363_846,
-        "not_duplicate duplicate",
-        "accuracy f1",
+        "QQP", "question1 question2", 363_846, "not_duplicate duplicate", "accuracy f1",
         columns={"label": ("is_duplicate",)},
     ),
     MNLI,
     _glue("QNLI", "question sentence", 104_743, _ENTAILMENT),
     _glue("RTE", "sentence1 sentence2", 2490, _ENTAILMENT),
     dataclasses.replace(MNLI, name="mnli_mismatched", sources=(MISMATCHED,), files="", folders=(), layouts=()),
-)
+)  # fmt: skip
 
 # Forms of the user's own tables.
 
 
-def _own_table(name: str, form: Form, *, learns_classes: bool = False, **fields: Any) -> TaskSpec:
-    columns = {**PAIR_COLUMNS, **fields.pop("columns", {})}
+def _own_table(name: str, form: forms.Form, *, columns: Mapping[str, tuple[str, ...]] = {}, **fields: Any) -> TaskSpec:
     own: dict[str, Any] = {"own": True, "files": f"{name}:FILE, a table", "held_out": OWN_HELD_OUT}
-    return TaskSpec(name, form, columns=columns, learns_classes=learns_classes, **(own | fields))
+    return TaskSpec(name, form, columns={**PAIR_COLUMNS, **columns}, **(own | fields))
 
 
-RELEVANCE = {"relevance": ("score", "label"), "query": ("question",), "text": ("passage",)}
 OWN_TABLES = (
-    _own_table("classification", LabelledForm(), learns_classes=True),
-    _own_table("pairs", LabelledForm(pairs=True), learns_classes=True),
-    _own_table("multi_label", MultiLabelForm(), columns={"label": ("labels", "label", "classes")}, learns_classes=True),
-    _own_table("regression", LabelledForm()),
-    _own_table("similarity", SimilarityForm()),
-    _own_table("retrieval", RetrievalForm(), columns=RELEVANCE),
+    _own_table("classification", forms.LabelledForm(), learns_classes=True),
+    _own_table("pairs", forms.LabelledForm(pairs=True), learns_classes=True),
     _own_table(
-        "tokens",
-        TagForm(),
-        columns={"tokens": ("words",), "tags": ("ner_tags", "labels", "pos_tags")},
-        learns_classes=True,
-        suffixes=CONLL,
-        read=tagged_words,
+        "multi_label", forms.MultiLabelForm(), learns_classes=True, columns={"label": ("labels", "label", "classes")}
+    ),
+    _own_table("regression", forms.LabelledForm()),
+    _own_table("similarity", forms.SimilarityForm()),
+    _own_table("retrieval", forms.RetrievalForm(), columns={
+        "relevance": ("score", "label"), "query": ("question",), "text": ("passage",)
+    }),
+    _own_table(
+        "tokens", forms.TagForm(), columns={"tokens": ("words",), "tags": ("ner_tags", "labels", "pos_tags")},
+        learns_classes=True, suffixes=CONLL, read=tagged_words,
         files="tokens:FILE, a file in CoNLL's format or a table of lists",
     ),
     TaskSpec(
-        "sentence_similarity",
-        SimilarityForm(scale=5.0),
-        columns=PAIR_COLUMNS,
-        **{name: getattr(STSB, name) for name in ("layouts", "files", "folders")},
+        "sentence_similarity", forms.SimilarityForm(scale=5.0), columns=PAIR_COLUMNS,
+        layouts=STSB.layouts, files=STSB.files, folders=STSB.folders,
     ),
-)
+)  # fmt: skip
 
 # Images: mean and standard deviation are of the pixels of the training images, scaled to [0, 1].
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def _images(name: str, form: ImageForm, tfds: str, splits: Mapping[Split, str] = TESTED, **more: Any) -> TaskSpec:
+def _images(name: str, form: forms.ImageForm, tfds: str, splits: Mapping[Split, str] = TESTED, **more: Any) -> TaskSpec:
     source = TfdsSource(tfds, splits, {"image": "image", "label": "label"})
     usual: dict[str, Any] = {"files": "folders of images by class", "folders": (f"images/{name}", name)}
     return TaskSpec(name, form, vocabulary="none", sources=(source,), **(usual | more))
 
 
-MNIST = ImageForm(size=28, stored=28, mean=(0.1307,), deviation=(0.3081,), classes=class_numbers(10))
+MNIST = forms.ImageForm(size=28, stored=28, mean=(0.1307,), deviation=(0.3081,), classes=class_numbers(10))
 _CIFAR: dict[str, Any] = {"size": 32, "stored": 32, "margin": 4, "flip": True}
-_TEN = ImageForm(mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616), classes=CIFAR10, **_CIFAR)
-_HUNDRED = ImageForm(
+_TEN = forms.ImageForm(mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616), classes=CIFAR10, **_CIFAR)
+_HUNDRED = forms.ImageForm(
     mean=(0.5071, 0.4865, 0.4409), deviation=(0.2673, 0.2564, 0.2762), classes=class_numbers(100), **_CIFAR
 )
-IMAGENET = ImageForm(
-    size=224,
-    stored=256,
-    mean=(0.485, 0.456, 0.406),
-    deviation=(0.229, 0.224, 0.225),
-    flip=True,
+IMAGENET = forms.ImageForm(
+    size=224, stored=256, mean=(0.485, 0.456, 0.406), deviation=(0.229, 0.224, 0.225), flip=True,
     classes=class_numbers(1000),
-)
+)  # fmt: skip
 DEIT = Recipe("Cordonnier 2020", 1024, (1e-3,), epochs=300)
 IMAGES = (
     _images("mnist", MNIST, "mnist:3.0.1", files="MNIST's own files, folders of images by class"),

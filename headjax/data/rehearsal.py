@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from headjax.core.errors import DataError
 from headjax.data.forms import Form
 from headjax.data.rows import Row
+from headjax.data.text_rows import reference_topics
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import WORDPIECE_SPECIAL as SPECIAL
 from headjax.tokenizers.vocabularies import wordpiece_of
@@ -30,11 +30,7 @@ def made_up_rows(form: Form) -> Iterator[Row]:
 
     All texts of a row are the same, and the answer to a question is the first word.
     """
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        raise DataError("rehearsal: this Python carries no language reference (pydoc_data)") from None
-    texts = [topics[name].strip()[:CHARACTERS] for name in sorted(topics)]
+    texts = [row.values["text"].strip()[:CHARACTERS] for row in reference_topics()]
     for index in itertools.count():
         text, classes = texts[index % len(texts)], len(form.label_names)
         values: dict[str, Any] = {

@@ -108,8 +108,3 @@ class TaskSpec:
         if isinstance(self.form, TranslationForm) and self.suffixes and not path.exists():
             return packed_or_plain(path.with_name(f"{path.name}{self.suffixes[0]}")) or path
         return path
-
-    @property
-    def only_evaluated(self) -> bool:
-        """Whether the task has no training data."""
-        return bool(self.sources) and all("train" not in source.splits for source in self.sources)

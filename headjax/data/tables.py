@@ -154,8 +154,7 @@ def _objects(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     else:
         entries = parse_json(read_text(file), str(file))
         if not isinstance(entries, list):
-            hint = f"; questions are questions:{file}" if isinstance(entries, dict) and "data" in entries else ""
-            raise DataError(f"{file}: expected an array of objects{hint}")
+            raise DataError(f"{file}: expected an array of objects")
         entries = enumerate(entries, start=1)
     for number, entry in entries:
         if not isinstance(entry, dict):

@@ -159,6 +159,8 @@ def library_sources() -> list[Row]:
 
 def reference_topics() -> list[Row]:
     """Return the topics of Python's language reference, by name."""
-    from pydoc_data.topics import topics
-
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise DataError("python: this Python carries no language reference (pydoc_data)") from None
     return [document(f"topics/{name}", topics[name]) for name in sorted(topics)]

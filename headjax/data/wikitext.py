@@ -28,9 +28,6 @@ from headjax.tokenizers.tokenizer import Tokenizer
 CONTEXT = 1024
 """Default number of tokens of a window; models with fewer positions take as many as they have."""
 
-FILES = {"train": "wiki.train.raw", "validation": "wiki.valid.raw", "test": "wiki.test.raw"}
-"""Files by split; each may also be packed (`.gz`)."""
-
 
 def protocol(path: str) -> tuple[str, SimpleNamespace]:
     """Return the folder and the arguments of `wikitext2:FOLDER,context=1024,stride=512,split=test`; 0 if not given."""
@@ -83,7 +80,7 @@ def load_wikitext2(path: str, tokenizer: Tokenizer, length: int = CONTEXT, *, tr
 
 
 def _file(folder: str, split: str) -> Path:
-    name = FILES[split]
+    name = f"wiki.{'valid' if split == 'validation' else split}.raw"
     wanted = f"{name} or {name}.gz"
     if not folder:
         return search("wikitext2", WIKITEXT_FOLDERS, lambda place: packed_or_plain(place / name), wanted)

@@ -22,7 +22,7 @@ from headjax.data.registry import PAIR_COLUMNS
 from headjax.data.rows import Row
 from headjax.data.store import load_rows
 from headjax.data.stream import evaluation_batches
-from headjax.data.tables import header, is_table, table_rows
+from headjax.data.tables import has_lists, header, is_table, table_rows
 from headjax.data.text_rows import text_lines
 from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
@@ -75,7 +75,7 @@ def read_inputs(spec: str) -> Inputs | None:
     named, path = named_task(spec, by_labels=False)
     if isinstance(named.form, ImageForm):
         return None
-    if path == spec and is_table(path) and not isinstance(named.form, TagForm):
+    if path == spec and is_table(path) and not isinstance(named.form, TagForm | QuestionForm):
         found = _of_table(path)
     elif named.name == "text" and path:
         found = Inputs([row.values["text"] for file in find_files(path) for row in text_lines(file)], [], [], [])
@@ -99,8 +99,9 @@ def _of_table(path: str) -> Inputs:
             f"{path}: expected a column of texts ({', '.join(COLUMNS['texts'])}); it has {', '.join(names[:8])}"
         )
     others = [name for name in names if name not in found.values()]
-    rows = [row.values for row in table_rows(path, found | {f"column {name}": name for name in others})]
-    texts, second, given = ([row[field] for row in rows] if field in found else [] for field in COLUMNS)
+    lists = ["given"] if "given" in found and has_lists(path, found["given"]) else []
+    rows = [row.values for row in table_rows(path, found | {f"column {name}": name for name in others}, lists=lists)]
+    texts, second, given = ([_plain(row[field], field) for row in rows] if field in found else [] for field in COLUMNS)
     kept = [{name: row[f"column {name}"] for name in others} for row in rows] if others else []
     return Inputs(texts, second, given, kept, found["texts"] == "query")
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.data.config import DataConfig
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, SimilarityForm, TranslationForm
-from headjax.data.recognise import labelled_form, named_task, table_columns
+from headjax.data.recognise import first_file, labelled_form, named_task, table_columns
 from headjax.data.registry import PAIR_COLUMNS, TASKS
 from headjax.data.store import is_prepared
 from headjax.data.wikitext import CONTEXT, protocol
@@ -114,7 +114,8 @@ def task_config(spec: str, request: Request, *, whole: bool = False) -> DataConf
         return DataConfig(task=spec, length=request.asked_length).for_files(request.model.files)
     named, path = named_task(spec)
     if spec == path and named.name in ("classification", "pairs", "regression", "similarity", "multi_label"):
-        named = TASKS[table_form(path, table_columns(path), request.model)]
+        file = str(first_file(path))
+        named = TASKS[table_form(file, table_columns(file), request.model)]
         spec = f"{named.name}:{path}"
     alone = bool(path) and not source_of(path).is_dir() and named.name not in ("wikitext2", "images")
     rows = (path and alone and not named.documents) or (whole and (named.name in ("text", "wikitext2")))

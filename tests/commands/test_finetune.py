@@ -18,10 +18,12 @@ from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model, load
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification, Regression, SentenceSimilarity
+from headjax.models.vision import VisionConfig
 from headjax.tokenizers.learned import byte_tokenizer
 from headjax.training.step import Trainer
 from tests import tiny
 from tests.commands.language_folder import write_classifier
+from tests.data.images import write_folders
 from tests.data.vocabulary import write_lines
 from tests.test_cli import error_of
 
@@ -159,6 +161,20 @@ def test_tasks_are_found_by_the_file_and_the_model(model, train, task, metric, r
     assert found["examples"]["train"] > found["examples"]["validation"] > 0
     assert f"% of {file}" in found["validation"]
     assert load(found["model"]).history[-1]["action"] == "train"
+
+
+def test_a_vision_model_learns_the_classes_of_folders(run, tmp_path):
+    config = VisionConfig(
+        attention=tiny.multi_head(), hidden=16, width=16, num_layers=1, image_size=8, patch_size=4,
+        task=Classification(classes=3),
+    )  # fmt: skip
+    tiny.model(config).save(tmp_path / "vision")
+    write_folders(tmp_path / "images")
+    found = run("finetune OUT/vision OUT/out --train OUT/images --batch-size 8 --steps 2").data
+    assert (found["task"], found["classes"]) == ("images", ["bad", "good"])
+    assert found["examples"] == {"train": 8, "validation": 8}
+    again = run("evaluate OUT/out --task OUT/images").data["metrics"]
+    assert again["accuracy"] == found["metrics"]["accuracy"]
 
 
 FILMS = "--train films.tsv --batch-size 8"

@@ -11,7 +11,7 @@ from headjax.core.errors import ConfigError
 from headjax.data import DataConfig
 from tests import tiny
 from tests.closeness import close_to
-from tests.data.vocabulary import write_lines, write_vocabulary
+from tests.data.vocabulary import write_lines
 
 CONFIG = """
 from ml_collections import ConfigDict
@@ -92,20 +92,3 @@ def test_forms_change_by_name(tmp_path):
     for fields in ({"max_predictions": "many"}, {"max_prediction": 2}):
         with pytest.raises(ConfigError, match="max_prediction"):
             DataConfig(task=task, form=fields).open()
-
-
-@pytest.mark.parametrize("task", ["classification:", "", "pairs:", "multi_label:", "tokens:"])
-def test_tables_of_ones_own_are_prepared_and_read(task, tmp_path):
-    table = tmp_path / "rows.tsv"
-    if task == "tokens:":
-        table = write_lines(tmp_path / "rows.conll", *(f"good{i} B-X\nfilm O\n" for i in range(60)))
-    else:
-        columns = "sentence\tsentence2\tlabel" if task == "pairs:" else "sentence\tlabel"
-        second = "it was\t" if task == "pairs:" else ""
-        write_lines(table, columns, *(f"good film {i}\t{second}{('bad', 'good')[i % 2]}" for i in range(60)))
-    words = ["--tokenizer", str(write_vocabulary(tmp_path)), "--out", str(tmp_path / "out"), "--length", "16"]
-    assert main(["prepare", f"{task}{table}", *words]) == 0
-    stored = DataConfig(task=str(tmp_path / "out")).load()
-    memory = DataConfig(task=f"{task}{table}", length=16).load(stored.tokenizer)
-    assert stored.info["labels"] == memory.info["labels"]
-    assert [len(stored.train), len(stored.validation)] == [len(memory.train), len(memory.validation)]

@@ -4,10 +4,22 @@ import gzip
 import struct
 
 import numpy as np
+from PIL import Image
 
 
 def idx(array):
     return b"\0\0\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def write_folders(folder, side=8):
+    """Images in folders by split and class: `bad` ones are dark, `good` ones bright."""
+    for split in ("train", "validation"):
+        for name, pixel in (("bad", 20), ("good", 220)):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(4):
+                pixels = np.full((side, side, 3), pixel + number, np.uint8)
+                Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
+    return folder
 
 
 def write_mnist(folder, count=12, seed=0):

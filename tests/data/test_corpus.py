@@ -6,14 +6,12 @@ from hypothesis import strategies as st
 
 from headjax.core.errors import DataError
 from headjax.data.rows import (
-    COMPARED,
     RowSource,
     document,
     hold_out_files,
     hold_out_text,
     paragraphs,
     passages,
-    pieces,
 )
 from headjax.data.text_rows import library_sources
 
@@ -115,21 +113,3 @@ def test_both_sides_have_text_however_small_it_is(count, fraction):
 def test_text_that_cannot_be_split(text, said):
     with pytest.raises(DataError, match=f"^name: {said}"):
         split([document("name", text)], 0.5)
-
-
-TEXTS = st.text(alphabet="ab \n\t\r\x0b\u2028é", max_size=60)
-
-
-@given(text=TEXTS, size=st.integers(1, 20))
-def test_nothing_is_lost_by_cutting(text, size):
-    assert "".join(paragraphs(text)) == text
-    cut = pieces(text, size)
-    assert "".join(unit for piece in cut for unit in piece) == text
-    assert all(0 < len(unit) <= size for piece in cut for unit in piece)
-
-
-def test_passages_ignore_white_space_and_short_ones():
-    long = "word " * 20
-    wrapped = f"{long[:40]}\n   {long[40:]}"
-    assert set(passages(f"short\n\n{wrapped}")) == {long.strip()}
-    assert not set(passages("x" * (COMPARED - 1)))

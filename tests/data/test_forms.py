@@ -44,19 +44,6 @@ def test_a_stream_is_blocks_of_ended_documents():
     assert [source[i]["input_ids"].tolist() for i in range(len(source))] == [[97, 98, 99, END], [100, 101, 102, 103]]
 
 
-def test_packed_documents_are_whole_and_each_token_is_predicted_once():
-    form = LanguageForm(length=8, packed=True)
-    encoded = form.encode(BYTES, texts("abc", "de", "fghijklmnop", "q"), "train", (0,))
-    assert encoded.counts["tokens"] == 17 + 4  # what is predicted: the text, and the end of each
-    source = examples(form, BYTES, encoded.records)
-    rows = [source[i] for i in range(len(source))]
-    predicted = np.concatenate([row["labels"][row["labels"] != -100] for row in rows])
-    assert sorted(predicted.tolist()) == sorted([*map(ord, "abcdefghijklmnopq"), *[END] * 4])
-    for row in rows:
-        assert (row["labels"][1:] == np.where(row["position_ids"][1:] > 0, row["input_ids"][1:], -100)).all()
-        assert ((row["segment_ids"] == 0) == (row["attention_mask"] == 0)).all()
-
-
 def test_packed_documents_have_the_losses_they_have_alone():
     model = tiny.model(tiny.decoder_config())
     form = LanguageForm(length=12, packed=True)

@@ -21,11 +21,6 @@ from tests.data.images import idx, write_mnist
 from tests.tiny import model, multi_head
 
 
-def test_what_is_no_image_is_named():
-    with pytest.raises(DataError, match=r"^a\.png: not an image"):
-        pixels(b"", "a.png")
-
-
 def test_images_of_16_bits_keep_their_brightness():
     written = io.BytesIO()
     Image.fromarray(np.asarray([[0, 256, 65535]], np.uint16)).save(written, "png")

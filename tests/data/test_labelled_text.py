@@ -7,11 +7,10 @@ import pytest
 
 from headjax.core.class_names import sorted_names
 from headjax.core.errors import DataError
-from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
 from headjax.data.stream import evaluation_batches
 from tests.data.making import labels
-from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
+from tests.data.vocabulary import WORDS, write_lines
 
 
 def judged(path, task="classification", **fields):
@@ -157,14 +156,6 @@ def test_regression_and_its_padding(tmp_path, wordpiece):
         write_lines(path, "good,fun,1", f"bad,dull,{text}")
         with pytest.raises(DataError, match=rf"a.csv: row 2: the label '{text}'"):
             judged(path, "regression", columns=columns).load(wordpiece)
-
-
-def test_config_serialises_and_brings_its_vocabulary(tables, tmp_path):
-    config = DataConfig(**tables, classes=("neg", "pos"), tokenizer=str(write_vocabulary(tmp_path)))
-    assert from_data(DataConfig, json.loads(json.dumps(to_data(config)))) == config
-    assert config.load().tokenizer.vocab_size == len(WORDS)
-    with pytest.raises(DataError, match=r"^config.data.tokenizer: "):
-        DataConfig(**tables).load()
 
 
 def test_glue_layouts(tmp_path, wordpiece, monkeypatch):

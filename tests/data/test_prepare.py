@@ -11,8 +11,7 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.share import Share
-from headjax.data import DataConfig
-from headjax.data import prepare as preparing
+from headjax.data import DataConfig, store
 from headjax.data.forms import LanguageForm
 from headjax.data.prepare import prepare
 from headjax.data.rows import Row, RowSource
@@ -106,7 +105,7 @@ def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(prepared_films, run
 def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films, film_rows, run, tmp_path):
     """A reader gets the old rows or the new ones, or is told to wait; what changes is no longer vouched for."""
     out = shutil.copytree(prepared_films, tmp_path / "films")
-    write = preparing.write_shard
+    write = store.write_shard
 
     def stopped(*shard):
         assert open_prepared(out).waiting
@@ -114,7 +113,7 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(preparing, "write_shard", stopped)
+        patched.setattr(store, "write_shard", stopped)
         with pytest.raises(KeyboardInterrupt):
             run(out, train=changed_rows(film_rows, 0))
     with pytest.raises(DataError, match="films: "):

@@ -80,7 +80,3 @@ def test_mean_deviation_and_divisor(images):
 def test_what_is_not_supported_is_named(settings, field):
     with pytest.raises(ConfigError, match=rf"{field}: "):
         preprocessing_of({FILE: json.dumps(settings).encode()})
-
-
-def test_no_file_leaves_the_form_as_it_is():
-    assert preprocessing_of({}) == {}

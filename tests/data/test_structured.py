@@ -148,21 +148,6 @@ def test_a_sentence_encoder_ranks_candidates(tmp_path, wordpiece):
     assert len(np.unique(predicted["query"])) == 2
 
 
-@pytest.mark.parametrize(
-    ("form", "name", "lines", "better"),
-    [
-        ("classification", "a.jsonl", ('{"text": "a", "label": ["x", "y"]}',), "multi_label"),
-        ("classification", "a.tsv", ("query\ttext\trelevance", "a\tb\t1"), "retrieval"),
-        ("pairs", "a.conll", ("good O",), "tokens"),
-        ("tokens", "a.json", ('{"data": []}',), "questions"),
-    ],
-)
-def test_wrong_files_name_the_form_that_fits(form, name, lines, better, tmp_path, wordpiece):
-    path = write_lines(tmp_path / name, *lines)
-    with pytest.raises(DataError, match=rf"; it looks like {better}:{path}$"):
-        DataConfig(task=f"{form}:{path}", whole=True).load(wordpiece)
-
-
 def test_folders_of_datasets_are_read_with_their_class_names(tmp_path, wordpiece):
     described = b'{"info": {"features": {"label": {"names": ["dull", "fun"], "_type": "ClassLabel"}}}}'
     for split, texts in (("train", WORDS[5:9]), ("validation", WORDS[9:11])):

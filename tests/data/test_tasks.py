@@ -6,11 +6,7 @@ import pytest
 from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
-from headjax.data.forms import LabelledForm
 from headjax.data.registry import TASKS
-from headjax.data.rows import Row
-from headjax.data.store import load_rows, totals
-from tests.data.making import labels
 from tests.data.vocabulary import task_rows, write_lines
 
 
@@ -80,24 +76,6 @@ def test_real_files(data_dir, monkeypatch, task):
 def test_unknown_names_are_named():
     with pytest.raises(DataError, match="'lm1'; did you mean 'lm1b'"):
         DataConfig(task="lm1").open()
-
-
-def films(*labels):
-    return [Row(f"line {i}", {"text": "a good film", "label": label}) for i, label in enumerate(labels)]
-
-
-def test_rows_become_a_tasks_data(wordpiece):
-    form = LabelledForm(length=8, classes=("bad", "good"))
-    rows = {"train": films("bad", 1, "good"), "validation": films("good")}
-    data = load_rows(form, rows, wordpiece, {"text": "films"}, ("f1",))
-    assert labels(data.train) == [0, 1, 1]
-    assert data.info["text"] == "films"
-    assert data.info["labels"] == ["bad", "good"]
-    assert data.info["train"] == totals([(3, {"tokens": 15, "words": 9, "bytes": 33})])
-    assert data.measured.arguments["headline"] == "f1"
-    unread = load_rows(form, {**rows, "train": []}, wordpiece, {})
-    assert len(unread.train) == 0
-    np.testing.assert_array_equal(unread.validation[0]["labels"], 1)
 
 
 def test_choices_that_do_not_suit_the_examples(tmp_path):

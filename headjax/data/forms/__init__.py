@@ -8,17 +8,6 @@ from headjax.data.forms.pretraining import PretrainingForm
 from headjax.data.forms.questions import QuestionForm
 
 __all__ = [
-    "Encoded",
-    "Form",
-    "ImageForm",
-    "LabelledForm",
-    "LanguageForm",
-    "MultiLabelForm",
-    "PretrainingForm",
-    "QuestionForm",
-    "RetrievalForm",
-    "SequenceForm",
-    "SimilarityForm",
-    "TagForm",
-    "TranslationForm",
-]
+    "Encoded", "Form", "ImageForm", "LabelledForm", "LanguageForm", "MultiLabelForm", "PretrainingForm", "QuestionForm",
+    "RetrievalForm", "SequenceForm", "SimilarityForm", "TagForm", "TranslationForm",
+]  # fmt: skip
