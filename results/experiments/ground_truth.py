@@ -54,7 +54,8 @@ class Unchanged(Normalisation):
 class NoNorm(Norm):
     """No normalisation: x + f(x), so that what a head writes stays where it is written."""
 
-    def unit(self, x: jax.Array) -> jax.Array:
+    @staticmethod
+    def unit(x: jax.Array, epsilon: float) -> jax.Array:
         return x
 
     def module(self, width: int, axis: str | None = "embed") -> Unchanged:
