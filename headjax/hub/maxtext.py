@@ -57,7 +57,7 @@ def write_maxtext(model: Model, folder: Path) -> tuple[int, int]:
             if sizes["rope_type"] == "llama3.1" and ours in _TURNING:
                 layers = [_in_pairs(layer) for layer in layers]
             arrays[f"decoder/layers/{theirs}"] = np.stack(layers, axis=1)  # where MaxText scans them
-    write_params({"params": {"params": nested(arrays)}}, folder / CHECKPOINT / "items")
+    write_params({"params": {"params": nested(arrays)}}, folder / CHECKPOINT, "items")
     lines = [f"{name}: {json.dumps(value)}\n" for name, value in sizes.items()]
     (folder / SIZES).write_text("".join(lines), encoding="utf-8")
     return len(arrays), sum(array.nbytes for array in arrays.values())

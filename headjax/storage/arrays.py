@@ -18,22 +18,25 @@ from headjax.storage.files import first_line
 from headjax.storage.paths import absolute, is_bucket, is_plain
 
 
-def write_params(params: Params, path: Path) -> None:
-    """Write parameters into a new folder."""
+def write_params(params: Params, path: Path, name: str | None = None) -> None:
+    """Write parameters into a new folder, or as the item of a name in a checkpoint that may have others."""
     import orbax.checkpoint as ocp
 
     # Arrays written one after another need little memory besides themselves. Trained weights hardly compress.
     largest = max((array.nbytes for array in jax.tree.leaves(params)), default=0)
     arrays = jax.device_get(params) if jax.process_count() > 1 else params
     alone = _this_process_alone()
-    handler = ocp.PyTreeCheckpointHandler(
+    args: Any = ocp.args.PyTreeSave(arrays)
+    handler: Any = ocp.PyTreeCheckpointHandler(
         use_compression=False,
         use_ocdbt=is_plain(path),
         save_concurrent_gb=max(0.1, 1.1e-9 * largest),
         multiprocessing_options=alone,
     )
+    if name is not None:
+        handler, args = ocp.CompositeCheckpointHandler(**{name: handler}), ocp.args.Composite(**{name: args})
     with ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:
-        checkpointer.save(str(absolute(path)), args=ocp.args.PyTreeSave(arrays))
+        checkpointer.save(str(absolute(path)), args=args)
 
 
 def read_params(tensors: Tensors, path: Path, mesh: Mesh | None) -> Params:

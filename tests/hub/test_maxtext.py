@@ -1,4 +1,4 @@
-"""Out to where training on TPUs happens: exported checkpoints in MaxText, read by its distillation's loader."""
+"""Out to where training on TPUs happens: exported checkpoints in MaxText, by its loaders."""
 
 import importlib.util
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import headjax
 from tests.hub.directories import CONFIGS, LLAMA, model_of, refused_export
@@ -33,6 +34,7 @@ def maxtext():
 
 def logits(folder, tokens):
     """What MaxText computes of a directory, with no option but its own files and those of a computation in float32."""
+    from maxtext.common import checkpointing
     from maxtext.configs import pyconfig
     from maxtext.utils import model_creation_utils
 
@@ -54,6 +56,9 @@ def logits(folder, tokens):
         ici_fsdp_parallelism=1,
     )
     model, mesh = model_creation_utils.from_pretrained(config)
+    arrays = nnx.state(model, nnx.Param)  # of distillation; and by the loader of training
+    abstract = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding), arrays)
+    nnx.update(model, checkpointing.load_params_from_path(config.load_parameters_path, abstract, 96))
     positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
     segments = np.ones_like(tokens)
     with mesh:
