@@ -80,7 +80,7 @@ class _Blocks(NamedTuple):
     student: Any
 
 
-class _States(NamedTuple):
+class States(NamedTuple):
     """States of one batch in both models."""
 
     teacher: State
@@ -122,7 +122,7 @@ class TwoModels:
         self._model, self._converted, self._compute, self._slots = model, converted, compute, slots
         self._skipped = skipped
         states = (embed(model, batch, compute) for batch in batches)
-        self._states = [_States(state, state) for state in states]
+        self._states = [States(state, state) for state in states]
         self._blocks: list[_Blocks] = []
         self._seen: list[dict[str, _Joined]] = []
 
@@ -182,7 +182,7 @@ class TwoModels:
         return RefitSums(*total[0]), total[1] / len(states)
 
     def _sums_of(
-        self, blocks: _Blocks, slot: str, states: list[_States], *, mended: bool
+        self, blocks: _Blocks, slot: str, states: list[States], *, mended: bool
     ) -> Iterator[tuple[tuple[RefitSums, jax.Array], int]]:
         """Yield the sums of every batch and its tokens; the teacher's state is then that after the block."""
         slots = cast(LayerBlock, blocks.teacher).layer.config.slots
@@ -195,7 +195,7 @@ class TwoModels:
             states[place] = pair if x is None else pair._replace(teacher=pair.teacher._replace(x=x))
             yield sums, int(np.prod(pair.student.x.shape[:2]))
 
-    def _advance(self, blocks: _Blocks, states: list[_States]) -> None:
+    def _advance(self, blocks: _Blocks, states: list[States]) -> None:
         """Bring states behind a block; the teacher's may be there since the sums were taken."""
         for place, pair in enumerate(states):
             teacher = pair.teacher if self._seen else step(blocks.teacher, pair.teacher, self._compute)
@@ -203,7 +203,7 @@ class TwoModels:
             if self.apart:
                 skips = blocks.student is None
                 student = pair.student if skips else step(blocks.student, pair.student, self._compute)
-            states[place] = _States(teacher, student)
+            states[place] = States(teacher, student)
 
 
 def of_some_batches(parts: Iterable[tuple[Tree, int]]) -> Iterator[Tree]:
@@ -226,7 +226,7 @@ def layer_sums(
     slot: str,
     later: tuple[str, ...],
     compute: Compute,
-    states: _States,
+    states: States,
     given: dict[str, _Joined] | None,
     shift: Any,
     mended: Any,

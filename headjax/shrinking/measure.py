@@ -3,8 +3,8 @@
 One walk through the original model sums products of each sub-layer's features. From these sums alone follow the order
 in which heads and units go, and the refitted maps of all their numbers. Converted layers are computed on what enters
 the original ones. The error of a form's output then has its price by `headjax.heads.sensitivity`. So the layers
-behind are computed for no form, and one program serves all layers of one structure. Whole layers alone are left out
-as they are (`headjax.shrinking.skipping`).
+behind are computed for no form, and one program serves all layers of one structure. Whole layers alone are left out of
+the model itself (`headjax.shrinking.skipping`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from headjax.nn.module import AttentionModule
 from headjax.shrinking.grid import NONE, Grid, Level, head_groups, target_of
 from headjax.shrinking.layers import LayerSums, feature_sums, together, walk
 from headjax.shrinking.places import Place, places_of
-from headjax.shrinking.skipping import skipped_damages
+from headjax.shrinking.skipping import Maps, making_up, skipped_damages
 from headjax.storage.kept import Kept
 
 CHOOSING = 0.3
@@ -104,7 +104,12 @@ def measure(
         sensitivity = Sensitivity(model, compute, labels=labels)
         pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in judged]
         layers = walk(blocks_of(model), [embed(model, batch, compute) for batch in solved], compute)
+        skips = LAYERS not in kept.found and any(_can_go(model, grid, place) for place in places)
+        made_up, last = dict[str, Maps](), None
         for number, block, layer in layers:
+            if skips and last is not None and last[0].stack == block.stack:
+                made_up[f"{block.stack}/{last[0].place.value}"] = making_up(block, layer.states, last[1], compute)
+            last = block, layer.states
             own = [place for place in places if place.at.stack == block.stack and place.layer == block.place.value]
             judging = [sensitivity.at(block, *each[-1 - number]) for each in pulled]
             for place in own:
@@ -113,8 +118,8 @@ def measure(
                     kept(place.name, functools.partial(at.forms, sensitivity))
                 if progress is not None:
                     progress(sum(len(kept.found.get(one.name, ())) for one in places), {})
-        if any(_can_go(model, grid, place) for place in places):
-            kept(LAYERS, functools.partial(skipped_damages, model, judged, labels=labels, compute=compute))
+        if skips:
+            kept(LAYERS, functools.partial(skipped_damages, model, judged, made_up, labels=labels, compute=compute))
     forms = {place.name: [_read(place, found) for found in kept.found[place.name]] for place in places}
     for place in places:
         if _can_go(model, grid, place):

@@ -1,31 +1,71 @@
-"""The damage of a layer that goes: the model's output where the stream passes by it, against its own."""
+"""The damage of a layer that goes: the model's output where the stream passes by it, against its own.
+
+The maps of the layer behind it are refitted to make up for it, as those of all layers behind are once it is gone.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.kind import own_copy
 from headjax.heads.agreement import Predictions, agreement_kind, compare, predictions_of
+from headjax.heads.layer_sums import States, layer_sums
+from headjax.heads.reconstruction import with_change
+from headjax.heads.refit import RefitSums, refit
 from headjax.heads.statistics import sum_over
+from headjax.heads.surgery import output_map
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, State, blocks_of, embed, step
 from headjax.nn.compute import Compute
+from headjax.shrinking.layers import together
+
+Maps = Mapping[str, Sequence[jax.Array | None]]
+"""Weights and biases of output maps, by slot."""
+
+
+def making_up(block: LayerBlock, states: Sequence[State], without: Sequence[State], compute: Compute) -> Maps:
+    """Return the maps of a layer, refitted for the stream that enters it `without` the layer before.
+
+    Each map makes up for what the stream lacks of the original one, as the build does.
+    """
+    student, found = block, dict[str, Sequence[jax.Array | None]]()
+    for slot in block.layer.config.slots:
+        pairs = enumerate(map(States, states, without))
+        sums = (layer_sums((block, student), slot, (), compute, pair, None, n % 2, 1.0)[0] for n, pair in pairs)
+        (gram, cross, square), scale = together(sums, states)
+        weight, bias = output_map(getattr(student.layer, slot))
+        if weight is None:
+            continue
+        kept = np.ones(gram.shape[-1] - 1, bool)
+        solved = refit(RefitSums(gram, cross, square), kept, bias=bias is not None, scale=scale / len(states))
+        if solved.helps:
+            student = student.holding(with_change(student.layer, slot, solved.change))
+            maps = output_map(getattr(student.layer, slot))
+            found[slot] = [None if variable is None else variable.get_raw_value() for variable in maps]
+    return found
 
 
 def skipped_damages(
-    model: Model, batches: Sequence[Batch], *, labels: bool = False, compute: Compute = Compute()
+    model: Model,
+    batches: Sequence[Batch],
+    made_up: Mapping[str, Maps],
+    *,
+    labels: bool = False,
+    compute: Compute = Compute(),
 ) -> dict[str, float]:
-    """Return the damage of every layer, by `stack/number`: nothing is repaired.
+    """Return the damage of every layer, by `stack/number`, with these maps of the layer behind it.
 
     A large error bends the layers behind it, so that second order misleads: the first layers then look harmless. One
     walk takes the streams without each of the layers so far beside the model's own, half a plain pass a layer.
     """
-    found = sum_over(_apart(model, batch, labels, compute) for batch in batches)
+    found = sum_over(_apart(model, batch, made_up, labels, compute) for batch in batches)
     damages = {name: float(total / max(weight, 1.0)) for name, (total, weight) in found.items()}
     if agreement_kind(model.config) == "cosine" and not labels:
         damages = {name: 1.0 - cosine for name, cosine in damages.items()}
@@ -35,17 +75,32 @@ def skipped_damages(
     return damages
 
 
-def _apart(model: Model, batch: Batch, labels: bool, compute: Compute) -> dict[str, Any]:
+def _apart(model: Model, batch: Batch, made_up: Mapping[str, Maps], labels: bool, compute: Compute) -> dict[str, Any]:
     """Return the sums of `compare` of one batch, by layer."""
     own: State = embed(model, batch, compute)
     without: dict[str, State] = {}
+    last = ""
     for block in blocks_of(model):
-        passed = {name: step(block, state, compute) for name, state in without.items()}
+        passed = {}
+        for name, state in without.items():
+            changed = name == last and name in made_up
+            passed[name] = step(_with_maps(block, made_up[name]) if changed else block, state, compute)
         if isinstance(block, LayerBlock):
-            passed[f"{block.stack}/{block.place.value}"] = own
+            last = f"{block.stack}/{block.place.value}"
+            passed[last] = own
         own, without = step(block, own, compute), passed
     whole = _read(model, own, labels, compute)
     return {name: _compared(model, whole, state, labels, compute) for name, state in without.items()}
+
+
+def _with_maps(block: LayerBlock, maps: Maps) -> LayerBlock:
+    """Return a block with other output maps."""
+    layer = own_copy(block.layer)
+    for slot, arrays in maps.items():
+        for variable, array in zip(output_map(getattr(layer, slot)), arrays, strict=True):
+            if variable is not None:
+                variable.set_raw_value(array)
+    return block.holding(layer)
 
 
 @functools.partial(jax.jit, static_argnames=("labels", "compute"))
