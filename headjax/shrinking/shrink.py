@@ -149,7 +149,7 @@ def shrink(
     back, every map refitted. Nothing is trained. Neither passes nor programs grow in number with depth.
 
     A layer may also go whole, whatever its sub-layers are: the stream passes by it, and those behind it are numbered
-    anew. Its damage is that of the model's output without it, with the maps of the layer behind refitted.
+    anew. Its damage is that of the model's output without it, with the attention of the layer behind refitted.
     The choice, the history and `removed` name layers by their old numbers.
 
     With a loss, and for any other model, each attention layer keeps as many heads as cost the least loss together,

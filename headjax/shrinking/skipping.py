@@ -1,6 +1,6 @@
 """The damage of a layer that goes: the model's output where the stream passes by it, against its own.
 
-The maps of the layer behind it are refitted to make up for it, as those of all layers behind are once it is gone.
+The attention of the layer behind it is refitted to make up for it, as all layers behind are once it is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headjax.heads.statistics import sum_over
 from headjax.heads.surgery import output_map
 from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.models.walk import LayerBlock, State, blocks_of, embed, step
+from headjax.models.walk import FEED_FORWARD, LayerBlock, State, blocks_of, embed, step
 from headjax.nn.compute import Compute
 from headjax.shrinking.layers import together
 
@@ -31,12 +31,13 @@ Maps = Mapping[str, Sequence[jax.Array | None]]
 
 
 def making_up(block: LayerBlock, states: Sequence[State], without: Sequence[State], compute: Compute) -> Maps:
-    """Return the maps of a layer, refitted for the stream that enters it `without` the layer before.
+    """Return the output maps of a layer's attentions, refitted for the stream that enters it `without` the layer before.
 
-    Each map makes up for what the stream lacks of the original one, as the build does.
+    Each map makes up for what the stream lacks of the original one, as the build's do. The feed-forward is left as it
+    is: solving its many units would take more than all other work on a layer, for a tenth of the gain.
     """
     student, found = block, dict[str, Sequence[jax.Array | None]]()
-    for slot in block.layer.config.slots:
+    for slot in (each for each in block.layer.config.slots if each != FEED_FORWARD):
         pairs = enumerate(map(States, states, without))
         sums = (layer_sums((block, student), slot, (), compute, pair, None, n % 2, 1.0)[0] for n, pair in pairs)
         (gram, cross, square), scale = together(sums, states)

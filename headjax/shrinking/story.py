@@ -79,7 +79,7 @@ class Story(NamedTuple):
             rows.append((place, kept if option != whole else f"all {whole.told}", option.damage, *changes))
         notes = (
             f"Degradation: {DAMAGES[self.options.damage]}, with this sub-layer alone so, repaired; estimated.",
-            "No layer: measured without it, the layer behind repaired, in equal shares of its sub-layers.",
+            "No layer: measured without it, the attention behind it repaired, in equal shares of its sub-layers.",
             f"Next smaller and larger: their change of the {NAMES[self.quantity]}, and of the degradation.",
             "Shared: dimensions of queries and keys that heads share. KV: KV heads. Latent: numbers that "
             "keys and values of all heads are made from.",
