@@ -31,10 +31,10 @@ Maps = Mapping[str, Sequence[jax.Array | None]]
 
 
 def making_up(block: LayerBlock, states: Sequence[State], without: Sequence[State], compute: Compute) -> Maps:
-    """Return the output maps of a layer's attentions, refitted for the stream that enters it `without` the layer before.
+    """Return the output maps of a layer's attentions, refitted for what enters it `without` the layer before.
 
     Each map makes up for what the stream lacks of the original one, as the build's do. The feed-forward is left as it
-    is: solving its many units would take more than all other work on a layer, for a tenth of the gain.
+    is: solving its many units would take more than all other work on a layer, for little gain.
     """
     student, found = block, dict[str, Sequence[jax.Array | None]]()
     for slot in (each for each in block.layer.config.slots if each != FEED_FORWARD):

@@ -34,7 +34,7 @@ PLANNED = Plan(
 
 def test_the_slice_is_checked_before_anything_compiles(plan, monkeypatch):
     monkeypatch.setattr(Slice, "devices", lambda self: jax.devices() * (self.num_devices // 8))
-    monkeypatch.setattr("headjax.plan.plan._compile", None)
+    monkeypatch.setattr("headjax.plan.plan.target", None)
     assert "batch_size: 32 does not divide over 64 devices" in plan("--topology v5e-64", code=2)
 
 
