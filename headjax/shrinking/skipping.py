@@ -82,10 +82,8 @@ def _apart(model: Model, batch: Batch, made_up: Mapping[str, Maps], labels: bool
     without: dict[str, State] = {}
     last = ""
     for block in blocks_of(model):
-        passed = {}
-        for name, state in without.items():
-            changed = name == last and name in made_up
-            passed[name] = step(_with_maps(block, made_up[name]) if changed else block, state, compute)
+        behind = _with_maps(block, made_up[last]) if isinstance(block, LayerBlock) and last in made_up else block
+        passed = {name: step(behind if name == last else block, state, compute) for name, state in without.items()}
         if isinstance(block, LayerBlock):
             last = f"{block.stack}/{block.place.value}"
             passed[last] = own
