@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from headjax.report.curves import line_plot
+from headjax.report.curves import Axis, draw, line_plot, spans
 from headjax.report.numbers import percent
 from headjax.report.style import Plot
 from results.table import Row, read, select
@@ -22,7 +22,13 @@ def pruning() -> Plot:
         "the same, repaired": {"order": "reconstruction", "repair": "feed_forward"},
     }
     shrunk = select(read("shrink_sst2_seeds"), {"metric": "accuracy", "order": "shrink"})
-    return _smaller(rows, ways, shrunk, _share_of_heads(384, 12), "Three MiniLMs made smaller, not trained", "Accuracy")
+    return line_plot(
+        _smaller(rows, ways, shrunk, _share_of_heads(384, 12)),
+        title="Three MiniLMs made smaller, not trained",
+        x_label="Parameters of the layers removed",
+        y_label="Accuracy",
+        x_format=percent,
+    )
 
 
 def embedder() -> Plot:
@@ -33,8 +39,15 @@ def embedder() -> Plot:
         "the same, repaired": {"order": "importance", "repair": "reconstruct"},
     }
     shrunk = select(read("shrink_mpnet"), {"metric": "spearman", "order": "shrink"})
-    title = "all-mpnet-base-v2 made smaller in minutes, not trained"
-    return _smaller(rows, ways, shrunk, _share_of_heads(768, 12), title, "Spearman correlation, 1,500 pairs of STS-B")
+    curves = _smaller(rows, ways, shrunk, _share_of_heads(768, 12))
+    title = "all-mpnet-base-v2 made smaller, not trained"
+    return draw(
+        curves,
+        x=Axis("Parameters of the layers removed", percent),
+        y=Axis("Spearman on STS-B", limits=(0.8, 0.9)),
+        title=title,
+        alt=f"{title}: Spearman correlation on STS-B against the parameters of the layers removed. {spans(curves)}.",
+    )
 
 
 def _share_of_heads(width: int, heads: int) -> float:
@@ -45,16 +58,14 @@ def _share_of_heads(width: int, heads: int) -> float:
 
 
 def _smaller(
-    rows: Iterable[Row], ways: Mapping[str, Mapping[str, str]], shrunk: Iterable[Row], heads: float, title: str, y: str
-) -> Plot:
-    """Draw removals of heads and shrunk models against the share of the layers' parameters removed."""
-    rows = list(rows)
+    rows: Sequence[Row], ways: Mapping[str, Mapping[str, str]], shrunk: Iterable[Row], heads: float
+) -> dict[str, Points]:
+    """Return removals of heads and shrunk models against the share of the layers' parameters removed."""
     whole = [(0.0, row.value) for row in select(rows, {"share": "0%"})]
     curves = {
         name: [*whole, *_points(select(rows, where), lambda row: heads * _share(row))] for name, where in ways.items()
     }
-    curves["shrink: heads, sizes, sharing, units"] = [*whole, *_points(shrunk, lambda row: 1.0 - _share(row))]
-    return line_plot(curves, title=title, x_label="Parameters of the layers removed", y_label=y, x_format=percent)
+    return curves | {"shrink: heads, sizes, sharing, units": [*whole, *_points(shrunk, lambda row: 1.0 - _share(row))]}
 
 
 def caches() -> Plot:

@@ -28,7 +28,7 @@ from headjax.nn.layer import TransformerLayer
 
 Tree = TypeVar("Tree")
 
-FLOAT32_TOKENS = 4096
+FLOAT32_TOKENS = 16384
 """Tokens that are summed in float32, on the device, before the host adds the sums in float64."""
 
 

@@ -104,10 +104,13 @@ def sum_over(
     """Return the float64 sum of trees of arrays on devices, each fetched while the device computes the next one."""
     total: Any = None
     for number, part in enumerate(one_behind(parts)):
-        fetched = jax.tree.map(lambda array: np.asarray(array, np.float64), fetch(part))
+        fetched = fetch(part)
         if check is not None:
             check(number, fetched)
-        total = fetched if total is None else jax.tree.map(np.add, total, fetched)
+        if total is None:
+            total = jax.tree.map(lambda array: np.array(array, np.float64), fetched)
+        else:
+            jax.tree.map(lambda sums, array: np.add(sums, array, out=sums), total, fetched)
     if total is None:
         raise DataError(f"batches: {empty}")
     return total
