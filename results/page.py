@@ -51,7 +51,7 @@ def appendix() -> str:
     shown: set[str] = set()
     for claim in claims():
         parts += section(claim, found[claim.name], shown)
-    return "\n\n".join((*parts, document()["page"]["runs"].strip())) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def _counts(found: Iterable[Found]) -> str:

@@ -46,7 +46,7 @@ def embedder() -> Plot:
         x=Axis("Parameters of the layers removed", percent),
         y=Axis("Spearman on STS-B", limits=(0.8, 0.9)),
         title=title,
-        alt=f"{title}: Spearman correlation on STS-B against the parameters of the layers removed. {spans(curves)}.",
+        alt=f"{title}: Spearman on STS-B against parameters removed. {spans(curves)}.",
     )
 
 

@@ -483,7 +483,10 @@ def test_with_and_without_a_cache_behind_left_padding(case):
     whole = outputs(theirs, inputs | {"position_ids": positions})["logits"]
     assert_close(np.asarray(model(inputs).logits)[seen], whole[seen], sums=tiny.SUMS)
 
-    decode = jax.jit(lambda *state: config.decode(model, *state, Pass()))
+    def decode(tokens, present, cache):
+        return config.decode(model, tokens, present, cache.next_positions(present), cache, Pass())
+
+    decode = jax.jit(decode)
     state = config.prompt(model, {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, Pass(), 8).cache
     past = None
     for start, stop in ((0, 6), *((place, place + 1) for place in range(6, 14))):
