@@ -1,7 +1,8 @@
 """Measure headjax beside a peer in one run, in turns: `python -m benchmarks NAME [--json FILE]`.
 
-NAME is encode, generate, gpu, heads, hub, repair, scaling or train_step; scaling also takes `--size short|full|large`
-and `--plot FILE.png`, encode `--models DIRECTORY ...`, repair `--models DIRECTORY`.
+NAME is commands, encode, generate, gpu, heads, hub, repair, scaling or train_step. encode takes `--models DIRECTORY
+...`, repair one directory, commands one and `--task TASK --calibration TASK`; scaling `--size short|full|large` and
+`--plot FILE.png`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from headjax.report import numbers
 from headjax.report.tables import print_table
 from headjax.storage.files import json_text
 
-NAMES = ("encode", "generate", "gpu", "heads", "hub", "repair", "scaling", "train_step")
+NAMES = ("commands", "encode", "generate", "gpu", "heads", "hub", "repair", "scaling", "train_step")
 """Benchmarks; each is `run` in the file of its name."""
 
 
@@ -32,18 +33,24 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", choices=("short", "full", "large"))
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--models", type=Path, nargs="+", default=[])
+    parser.add_argument("--task")
+    parser.add_argument("--calibration")
     options = parser.parse_args(words)
     if options.name != "scaling" and (options.size or options.plot):
         parser.error("--size and --plot are for scaling")
-    if bool(options.models) != (options.name in ("encode", "repair")):
-        parser.error("encode and repair need --models; it is for them alone")
+    if bool(options.models) != (options.name in ("commands", "encode", "repair")):
+        parser.error("commands, encode and repair need --models; it is for them alone")
+    if bool(options.task) != (options.name == "commands"):
+        parser.error("commands needs --task; it is for it alone")
     before = load()
-    given: dict[str, Any] = {name: getattr(options, name) for name in ("size", "models") if getattr(options, name)}
+    values = {name: getattr(options, name) for name in ("size", "models", "task", "calibration")}
+    given: dict[str, Any] = {name: value for name, value in values.items() if value}
     measured = importlib.import_module(f"benchmarks.{options.name}").run(shown_on(Terminal(sys.stderr)), **given)
     described = machine(measured.peers, before)
     for table in (*measured.tables, machine_table(described)):
         print_table(table, Terminal(sys.stdout))
-    print(f"ratio: {numbers.significant(measured.ratio)} (headjax over the peer)")
+    if measured.ratio is not None:
+        print(f"ratio: {numbers.significant(measured.ratio)} (headjax over the peer)")
     if options.plot and measured.plot is not None:
         options.plot.write_bytes(measured.plot.png())
     if options.json:

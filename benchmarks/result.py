@@ -47,7 +47,7 @@ class BenchResult(NamedTuple):
     Attributes:
         ours: measurements of headjax, by quantity, with units in the names.
         peer: measurements of the peer.
-        ratio: ours over the peer's in the headline quantity; below 1 is better.
+        ratio: ours over the peer's in the headline quantity; below 1 is better. None where there is no peer.
         tables: the same for people.
         peers: distributions that the peer is made of, whose versions are reported.
         plot: a picture of the measurements, of benchmarks that draw one.
@@ -55,7 +55,7 @@ class BenchResult(NamedTuple):
 
     ours: Mapping[str, Any]
     peer: Mapping[str, Any]
-    ratio: float
+    ratio: float | None
     tables: tuple[Table, ...]
     peers: tuple[str, ...] = ()
     plot: Plot | None = None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from benchmarks import encode, gpu, heads, hub, repair, train_step
+from benchmarks import commands, encode, gpu, heads, hub, repair, train_step
 from benchmarks.generate import Cost, Shape, llama, run, variants
 from benchmarks.hub import report
 from benchmarks.result import in_new_process
@@ -87,6 +87,24 @@ def test_encoders_of_two_directories_are_timed_and_refitted_as_k_prune_does(tmp_
         monkeypatch.setattr(encode, "REPEATS", 2)
         timed = encode.run(models=[tmp_path / "whole", tmp_path / "small"])
         assert len(timed.ours["2x5"]) == 6
+
+
+@pytest.mark.whole
+def test_commands_are_timed_without_and_with_their_compiled_programs(tmp_path, monkeypatch):
+    model = model_of(BERT | {"vocab_size": 257, "max_position_embeddings": 64, "architectures": ["BertModel"]})
+    to_huggingface(model.replace(tokenizer=byte_tokenizer()), tmp_path / "model")
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("sentence1\tsentence2\tscore\n" + "".join(f"one {n}\ttwo {n}\t{n % 6}\n" for n in range(8)))
+    prune = commands.COMMANDS["prune --reconstruct"]
+    monkeypatch.setattr(commands, "COMMANDS", {"prune --reconstruct": prune})
+    monkeypatch.setattr(commands, "CALIBRATE", 8)
+    found = commands.run(models=[tmp_path / "model"], task=str(pairs), calibration=str(pairs))
+    first, again = found.ours["prune --reconstruct"]
+    assert first["compiling"] > again["compiling"] > 0.0
+    assert found.peer["tokens"] >= 8 * 2 * len("one 1")
+    monkeypatch.setattr(commands, "COMMANDS", {"prune": ("prune", "MODEL", str(tmp_path), "--remove", "1")})
+    with pytest.raises(HeadjaxError, match=r"^commands: prune .*: .*exists"):
+        commands.run(models=[tmp_path / "model"], task=str(pairs), calibration=str(pairs))
 
 
 @pytest.mark.parametrize("bench", [heads, train_step])

@@ -1,0 +1,130 @@
+"""`python -m benchmarks commands --models DIRECTORY --task TASK --calibration FILE`: what the commands cost.
+
+Each runs in a process of its own, once with no compiled program and once with those of the first run. Times are beside
+a pass: one forward of the original over the same calibration examples, its program compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+import headjax
+from benchmarks.result import BenchResult
+from headjax.commands.examples import Examples, open_model_and_examples
+from headjax.commands.prune import Options
+from headjax.core.compiled import PLACE
+from headjax.core.errors import HeadjaxError
+from headjax.core.progress import Progress, silent
+from headjax.models.model import Model
+from headjax.report import numbers
+from headjax.report.tables import Column, Table
+
+CALIBRATE, LIMIT = 128, 32
+"""Examples that choose, and examples that the results are evaluated on."""
+
+HALF = ("--remove", "50%", "--by")
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "score": ("score", "MODEL"),
+    "prune": ("prune", "MODEL", "OUT", *HALF, "importance"),
+    "prune --reconstruct": ("prune", "MODEL", "OUT", *HALF, "importance", "--reconstruct"),
+    "prune --by reconstruction": ("prune", "MODEL", "OUT", *HALF, "reconstruction", "--reconstruct"),
+    "shrink": ("shrink", "MODEL", "OUT", "--budget", "parameters=60%"),
+    "another budget": ("shrink", "MODEL", "OUT", "--budget", "parameters=80%"),
+}
+"""Words of the commands; the last finds the measurements of the one before."""
+
+COMPILED = re.compile(r"Finished (?:jaxpr to MLIR|XLA compilation).* in ([\d.e-]+)")
+"""What JAX says of the time that a program takes before it runs; tracing, which is nested, does not count."""
+
+
+class Cost(NamedTuple):
+    """What a process took."""
+
+    seconds: float
+    cpu: float
+    compiling: float
+    peak_bytes: int
+
+
+def run(progress: Progress = silent, models: Sequence[Path] = (), task: str = "", calibration: str = "") -> BenchResult:
+    """Run every command of `COMMANDS` twice on a directory.
+
+    Raises:
+        HeadjaxError: there is not one directory, or a command fails.
+    """
+    if len(models) != 1:
+        raise HeadjaxError("--models: names one directory")
+    words = ["--task", task, "--calibration", calibration, "--calibrate", str(CALIBRATE), "--limit", str(LIMIT)]
+    options = Options(
+        model=str(models[0]), out="", remove="50%", task=task, calibration=calibration, calibrate=CALIBRATE
+    )
+    tokens, wall, cpu = one_pass(*open_model_and_examples(options))
+    costs: dict[str, list[Cost]] = {}
+    with tempfile.TemporaryDirectory() as folder, progress("commands", 2 * len(COMMANDS), "command") as bar:
+        for number in range(2):
+            for name, parts in COMMANDS.items():
+                out = Path(folder) / f"{number} {name}"
+                places = {"MODEL": str(models[0]), "OUT": str(out)}
+                more = ["--work", f"{folder}/work {number}"] if parts[0] == "shrink" else []
+                found = _timed([*(places.get(part, part) for part in parts), *words, *more], Path(folder) / "programs")
+                costs.setdefault(name, []).append(found)
+                bar(number * len(COMMANDS) + len(costs), {})
+    rows = [
+        (name, first.seconds, first.compiling, again.seconds, again.cpu, again.cpu / cpu, again.peak_bytes)
+        for name, (first, again) in costs.items()
+    ]
+    columns = (
+        Column("Command"),
+        Column("First time", numbers.duration),
+        Column("of it compiling", numbers.duration),
+        Column("Again", numbers.duration),
+        Column("CPU time", numbers.duration),
+        Column("in passes", numbers.significant),
+        Column("Peak", numbers.size),
+    )
+    note = f"{CALIBRATE} examples choose ({tokens:,} tokens with padding); a pass: {wall:.2f} s, CPU time {cpu:.2f} s."
+    ours = {name: [cost._asdict() for cost in each] for name, each in costs.items()}
+    peer = {"pass_seconds": wall, "pass_cpu": cpu, "tokens": tokens}
+    return BenchResult(ours, peer, None, (Table(columns, rows, notes=(note,)),))
+
+
+def one_pass(model: Model, examples: Examples) -> tuple[int, float, float]:
+    """Return the tokens that choose, and the seconds and CPU seconds of a forward pass over them."""
+    batches = list(examples.calibrating())
+    forward = headjax.gated(examples.selection.fit(model), {})
+    for batch in batches:
+        jax.block_until_ready(forward(batch))
+    wall, cpu = time.perf_counter(), time.process_time()
+    for batch in batches:
+        jax.block_until_ready(forward(batch))
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return sum(int(next(iter(batch.values())).size) for batch in batches), wall, cpu
+
+
+def _timed(words: Sequence[str], programs: Path) -> Cost:
+    """Run a command that keeps its compiled programs in a folder as a user's are kept."""
+    own = {name: value for name, value in os.environ.items() if name != PLACE}
+    own |= {"XDG_CACHE_HOME": str(programs), "JAX_LOG_COMPILES": "1"}
+    with tempfile.TemporaryFile("w+") as said:
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "headjax", *words]
+        process = subprocess.Popen(command, env=own, stdout=said, stderr=said)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds, process.returncode = time.perf_counter() - start, os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        lines = said.read().splitlines()
+    if process.returncode:
+        raise HeadjaxError(f"commands: {' '.join(words)}: {lines[-1] if lines else 'failed'}")
+    compiling = sum(float(each[1]) for line in lines if (each := COMPILED.search(line)))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return Cost(seconds, usage.ru_utime + usage.ru_stime, compiling, unit * usage.ru_maxrss)
