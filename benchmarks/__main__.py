@@ -1,8 +1,8 @@
 """Measure headjax beside a peer in one run, in turns: `python -m benchmarks NAME [--json FILE]`.
 
-NAME is commands, encode, generate, gpu, heads, hub, repair, scaling or train_step. encode takes `--models DIRECTORY
-...`, repair one directory, commands one and `--task TASK --calibration TASK`; scaling `--size short|full|large` and
-`--plot FILE.png`.
+NAME is commands, encode, generate, gpu, heads, hub, repair, scaling or train_step. encode needs `--models DIRECTORY
+...`, which generate may have, repair one directory, commands one and `--task TASK --calibration TASK --calibrate N`; scaling
+takes `--size short|full|large` and `--plot FILE.png`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", type=Path, nargs="+", default=[])
     parser.add_argument("--task")
     parser.add_argument("--calibration")
+    parser.add_argument("--calibrate", type=int)
     options = parser.parse_args(words)
     if options.name != "scaling" and (options.size or options.plot):
         parser.error("--size and --plot are for scaling")
-    if bool(options.models) != (options.name in ("commands", "encode", "repair")):
-        parser.error("commands, encode and repair need --models; it is for them alone")
+    if options.name != "generate" and bool(options.models) != (options.name in ("commands", "encode", "repair")):
+        parser.error("commands, encode and repair need --models; it is for them and generate alone")
     if bool(options.task) != (options.name == "commands"):
         parser.error("commands needs --task; it is for it alone")
     before = load()
-    values = {name: getattr(options, name) for name in ("size", "models", "task", "calibration")}
+    values = {name: getattr(options, name) for name in ("size", "models", "task", "calibration", "calibrate")}
     given: dict[str, Any] = {name: value for name, value in values.items() if value}
     measured = importlib.import_module(f"benchmarks.{options.name}").run(shown_on(Terminal(sys.stderr)), **given)
     described = machine(measured.peers, before)

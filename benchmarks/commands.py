@@ -1,4 +1,4 @@
-"""`python -m benchmarks commands --models DIRECTORY --task TASK --calibration FILE`: what the commands cost.
+"""`python -m benchmarks commands --models DIRECTORY --task TASK --calibration TASK --calibrate N`: what commands cost.
 
 Each runs in a process of its own, once with no compiled program and once with those of the first run. Times are beside
 a pass: one forward of the original over the same calibration examples, its program compiled.
@@ -29,8 +29,8 @@ from headjax.models.model import Model
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
-CALIBRATE, LIMIT = 128, 32
-"""Examples that choose, and examples that the results are evaluated on."""
+LIMIT = 32
+"""Examples that the results are evaluated on."""
 
 HALF = ("--remove", "50%", "--by")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -56,7 +56,13 @@ class Cost(NamedTuple):
     peak_bytes: int
 
 
-def run(progress: Progress = silent, models: Sequence[Path] = (), task: str = "", calibration: str = "") -> BenchResult:
+def run(
+    progress: Progress = silent,
+    models: Sequence[Path] = (),
+    task: str = "",
+    calibration: str = "",
+    calibrate: int = 128,
+) -> BenchResult:
     """Run every command of `COMMANDS` twice on a directory.
 
     Raises:
@@ -64,9 +70,9 @@ def run(progress: Progress = silent, models: Sequence[Path] = (), task: str = ""
     """
     if len(models) != 1:
         raise HeadjaxError("--models: names one directory")
-    words = ["--task", task, "--calibration", calibration, "--calibrate", str(CALIBRATE), "--limit", str(LIMIT)]
+    words = ["--task", task, "--calibration", calibration, "--calibrate", str(calibrate), "--limit", str(LIMIT)]
     options = Options(
-        model=str(models[0]), out="", remove="50%", task=task, calibration=calibration, calibrate=CALIBRATE
+        model=str(models[0]), out="", remove="50%", task=task, calibration=calibration, calibrate=calibrate
     )
     tokens, wall, cpu = one_pass(*open_model_and_examples(options))
     costs: dict[str, list[Cost]] = {}
@@ -92,7 +98,7 @@ def run(progress: Progress = silent, models: Sequence[Path] = (), task: str = ""
         Column("in passes", numbers.significant),
         Column("Peak", numbers.size),
     )
-    note = f"{CALIBRATE} examples choose ({tokens:,} tokens with padding); a pass: {wall:.2f} s, CPU time {cpu:.2f} s."
+    note = f"{calibrate} examples choose ({tokens:,} tokens with padding); a pass: {wall:.2f} s, CPU time {cpu:.2f} s."
     ours = {name: [cost._asdict() for cost in each] for name, each in costs.items()}
     peer = {"pass_seconds": wall, "pass_cpu": cpu, "tokens": tokens}
     return BenchResult(ours, peer, None, (Table(columns, rows, notes=(note,)),))

@@ -1,10 +1,13 @@
-"""`python -m benchmarks generate`: prefill and decode of a Llama shape, whole and smaller, beside transformers."""
+"""`python -m benchmarks generate`: prefill and decode of a Llama shape, whole and smaller, beside transformers.
+
+With `--models DIRECTORY ...` these decoders are timed after each context instead, beside the first of them.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +23,7 @@ from headjax.core.timing import Timing
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
 from headjax.hub import to_huggingface
+from headjax.hub.either import read_model
 from headjax.models.decoder import DecoderConfig
 from headjax.models.generation import begin, for_decoding
 from headjax.models.model import Model
@@ -90,16 +94,18 @@ AFTER, AGAIN = 32, 3
 """Tokens that are decoded after each context, and runs."""
 
 
-def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
+def run(progress: Progress = silent, shape: Shape = Shape(), models: Sequence[Path] = ()) -> BenchResult:
     """Measure all candidates in turns, greedy, with the same random weights on both sides.
 
     Raises:
         HeadjaxError: PyTorch or transformers is not installed.
     """
+    if models:
+        return _of_directories(models, shape, progress)
     compute = Compute(dtype="bfloat16" if jax.default_backend() == "gpu" else "float32")
-    models = variants(llama(shape), shape)
-    sides = {PEER: _peer(models[WHOLE], shape, compute)}
-    sides |= {name: _ours(model, shape, compute) for name, model in models.items()}
+    candidates = variants(llama(shape), shape)
+    sides = {PEER: _peer(candidates[WHOLE], shape, compute)}
+    sides |= {name: _ours(model, shape, compute) for name, model in candidates.items()}
     found: dict[int, dict[str, Measurement]] = {}
     contexts: dict[int, dict[str, dict[str, Any]]] = {}
     with progress("generating", len(shape.batches) + len(shape.contexts), "comparison") as bar:
@@ -107,15 +113,15 @@ def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
             found[batch] = _in_turns(sides, batch, shape)
             bar(len(found), {})
         for context in shape.contexts:
-            contexts[context] = _after(models, shape._replace(prompt=context, new=AFTER, repeats=AGAIN), compute)
+            contexts[context] = _after(candidates, shape, context, compute)
             bar(len(found) + len(contexts), {})
     rates = peak_rates(compute.dtype)
 
     def of(name: str, size: int) -> Cost:
-        return Cost.of(models[name].config, shape, compute, size)
+        return Cost.of(candidates[name].config, shape, compute, size)
 
     ours: dict[str, dict[str, Any]] = {}
-    for name, model in models.items():
+    for name, model in candidates.items():
         ours[name] = {
             str(size): timings[name].to_json() | _against(timings, of(name, size), of(WHOLE, size), name, rates)
             for size, timings in found.items()
@@ -126,6 +132,20 @@ def run(progress: Progress = silent, shape: Shape = Shape()) -> BenchResult:
     ratio = max(timings[WHOLE].decode.median / timings[PEER].decode.median for timings in found.values())
     tables = [_table(size, timings, ours, shape, compute) for size, timings in found.items()]
     return BenchResult(ours, peer, ratio, (*tables, _context_table(contexts)), ("torch", "transformers"))
+
+
+def _of_directories(models: Sequence[Path], shape: Shape, progress: Progress) -> BenchResult:
+    """Time the decoders of some directories after each context, in turns; the last context makes the ratio."""
+    opened = {folder.name: read_model(folder) for folder in models}
+    shape = shape._replace(vocabulary=min(getattr(model.config, "vocab_size", 2) for model in opened.values()))
+    with progress("generating", len(shape.contexts), "context") as bar:
+        contexts = {}
+        for context in shape.contexts:
+            contexts[context] = _after(opened, shape, context, Compute())
+            bar(len(contexts), {})
+    whole, *smaller = (row["decode"]["median"] for row in contexts[shape.contexts[-1]].values())
+    ours = {str(context): rows for context, rows in contexts.items()}
+    return BenchResult(ours, {}, smaller[0] / whole if smaller else None, (_context_table(contexts),))
 
 
 def llama(shape: Shape) -> Model:
@@ -222,8 +242,9 @@ def _in_turns(sides: Mapping[str, Callable[[np.ndarray], Run]], batch: int, shap
     return found
 
 
-def _after(models: Mapping[str, Model], shape: Shape, compute: Compute) -> dict[str, dict[str, Any]]:
-    """Return the speed of decoding after one prompt, and what a step reads and computes, by variant."""
+def _after(models: Mapping[str, Model], shape: Shape, context: int, compute: Compute) -> dict[str, dict[str, Any]]:
+    """Return the speed of decoding after a prompt of a length, and what a step reads and computes, by variant."""
+    shape = shape._replace(prompt=context, new=AFTER, repeats=AGAIN)
     found = _in_turns({name: _ours(model, shape, compute) for name, model in models.items()}, 1, shape)
     rows = {}
     for name, timing in found.items():

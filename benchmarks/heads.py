@@ -20,7 +20,6 @@ from headjax.models.model import Model
 from headjax.models.tasks import Classification
 from headjax.report import numbers
 from headjax.report.tables import Column, Table
-from headjax.shrinking.latency import time_forward
 
 LAYERS, HEADS, CLASSES, LENGTH = 12, 12, 3, 128
 SCORED, SWEPT = (8, LENGTH), (2, 64)
@@ -56,7 +55,9 @@ def run(progress: Progress = silent) -> BenchResult:
         for done, (size, repeats) in enumerate(SPEEDS.items(), start=2):
             bar(done, {})
             inputs = {name: array for name, array in _batch((size, LENGTH)).items() if name != "labels"}
-            speeds[size] = time_forward({"whole": model, "pruned": pruned}, inputs, repeats=repeats)
+            models = {"whole": model, "pruned": pruned}
+            calls = {name: functools.partial(one, one.device_batch(inputs)) for name, one in models.items()}
+            speeds[size] = time_in_turns(calls, repeats=repeats, warmup=2)
         bar(2 + len(SPEEDS), {})
     predicted = config.flops(LENGTH) / pruned.config.flops(LENGTH)
     median = {name: timing.median for name, timing in scoring.items()}

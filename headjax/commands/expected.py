@@ -32,14 +32,24 @@ ABLATING = 0.5
 
 
 class Cost(NamedTuple):
-    """Forward passes over the examples that choose; operations that solving each layer's n features takes, in n^3."""
+    """Work on the examples that choose.
+
+    Attributes:
+        passes: forward passes over them.
+        solving: operations that solving maps of n features takes, in n^3: attention's of every layer.
+        units: the same of feed-forwards.
+    """
 
     passes: float = 0.0
     solving: float = 0.0
+    units: float = 0.0
 
 
 SCORING, ORDERING, REFITTING = Cost(2.0), Cost(2.8, 250.0), Cost(2.6, 80.0)
 """Costs of scores, of the order by reconstruction, and of a repair; as measured on MiniLM, MPNet and SmolLM2."""
+
+PRICING, BUILDING = Cost(25.0, 80.0, 80.0), Cost(6.0, 80.0, 20.0)
+"""Costs of measuring the forms of every sub-layer, and of building a choice; as measured on MiniLM and MPNet."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +85,7 @@ def tell_time(
     """Tell how long the work on the examples that choose, and passes over a task's, take; refuse more minutes."""
     from headjax.core.timing import matrix_rate, seconds_in_turns
 
-    passes, solving = (sum(each[n] for each in chosen) for n in range(2))
+    passes = sum(cost.passes for cost in chosen)
     batches = list(examples.calibrating()) if examples is not None and passes else []
     tokens = passes * sum(map(_size, batches))
     if task is not None and judged and task.count(options.limit):
@@ -86,9 +96,7 @@ def tell_time(
         return
     batch = {name: array[:ROWS] for name, array in batches[len(batches) // 2].items()}
     work = model.config.flops(next(iter(batch.values())).shape[1]) * _rows(batch) / _size(batch)  # of a token
-    kinds = (kind for stack in model.config.attentions().values() for kind in stack)
-    cubes = sum((kind.num_heads * getattr(kind, "values", getattr(kind, "head_dim", 0))) ** 3.0 for kind in kinds)
-    solved = solving * cubes / work
+    solved = sum(_solving(model.config, cost) for cost in chosen) / work
     flops = (tokens + solved) * work
     if max_time is None and (flops < SAID * SLOWEST or SLOW * flops < SAID * matrix_rate()):
         return
@@ -105,6 +113,14 @@ def tell_time(
         )
     if seconds > SAID:
         print(f"plan: about {duration(seconds)}, by a timed pass", flush=True)
+
+
+def _solving(config: ModelConfig, cost: Cost) -> float:
+    """Return the operations that solving takes in all layers."""
+    kinds = (kind for stack in config.attentions().values() for kind in stack)
+    features = (kind.num_heads * getattr(kind, "values", getattr(kind, "head_dim", 0)) for kind in kinds)
+    units = (layer.hidden for stack in config.stacks().values() for layer in stack.layers)
+    return cost.solving * sum(n**3.0 for n in features) + cost.units * sum(n**3.0 for n in units)
 
 
 def _rows(batch: Batch) -> int:

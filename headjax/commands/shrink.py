@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import LENGTHS, Examples, ExamplesOptions, WritingOptions, open_model_and_examples
+from headjax.commands.expected import BUILDING, PRICING, PlannedOptions, tell_time
 from headjax.commands.made import evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.shrunk import Found
@@ -48,7 +49,7 @@ def size_of(text: str) -> Amount:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions, WritingOptions):
+class Options(ExamplesOptions, PlannedOptions, WritingOptions):
     """Options of `headjax shrink`."""
 
     out: str = argument("OUT", "folder of the smaller model", writes="new")
@@ -236,8 +237,15 @@ def _open(model: Model, examples: Examples, options: Options, timed: bool, progr
 
     fitted = examples.selection.fit(model)
     batches = examples.calibrating()
+
+    def begin(measuring: bool) -> None:
+        """Tell how long it takes: damage and metrics are judged on both models."""
+        chosen = [*[PRICING] * measuring, BUILDING]
+        judged: Any = {"task": examples.evaluation, "judged": 3.0, "max_time": options.max_time}
+        tell_time(model, options, examples=examples, chosen=chosen, **judged)
+
     table = options_of(
-        fitted, batches, native=options.native, length=options.length or 0, timed=timed,
+        fitted, batches, native=options.native, length=options.length or 0, timed=timed, begin=begin,
         work=options.work or f"{options.out.rstrip('/')}.measured", progress=progress,
     )  # fmt: skip
     return _Session(model, fitted, examples, options, progress, batches, table)

@@ -21,7 +21,7 @@ import jax
 
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, initialize
-from headjax.core.timing import Timing, seconds_in_turns, time_in_turns
+from headjax.core.timing import seconds_in_turns
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
@@ -161,9 +161,3 @@ def _computed(part: Part, params: Params, batch: Any) -> Any:
     if not part.stack:
         return config.finish(model, x, batch, call)
     return getattr(model, part.stack)(x, config.reading(part.stack, batch, call, memory))[0]
-
-
-def time_forward(models: Mapping[str, Model], batch: Batch, *, repeats: int = 9) -> dict[str, Timing]:
-    """Return the seconds of one forward pass of each model on the same batch without labels; the models take turns."""
-    calls = {name: functools.partial(model, model.device_batch(batch)) for name, model in models.items()}
-    return time_in_turns(calls, repeats=repeats, warmup=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -21,15 +21,13 @@ from headjax.heads.program import Loss
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.models.summary import summarize
 from headjax.models.walk import shows_sub_layers
 from headjax.nn.compute import Compute
-from headjax.report.numbers import duration
 from headjax.shrinking.build import build
 from headjax.shrinking.by_loss import by_loss
 from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose, choose_if_any
 from headjax.shrinking.grid import Grid
-from headjax.shrinking.latency import Stopwatch, time_forward
+from headjax.shrinking.latency import Stopwatch
 from headjax.shrinking.measure import count_forms, measure, missing
 from headjax.shrinking.places import places_of
 from headjax.shrinking.table import native_levels, table_of
@@ -44,13 +42,6 @@ MEASURED = 128
 
 SHARES = tuple(share / 20 for share in range(19, 1, -1))
 """Budgets of a frontier, as shares of the original model."""
-
-PASSES, SOLVING = 25.0, 80.0
-"""Plain passes over all examples that measuring takes, programs compiled; operations that solving maps of n features
-takes, in n^3. As measured on MiniLM and MPNet."""
-
-SAID = 60.0
-"""Expected seconds from which on they are said before the work starts."""
 
 FILE = "measurements.json"
 """File of the measurements in the folder that keeps them."""
@@ -269,18 +260,17 @@ def options_of(
     timed: bool = False,
     work: str | None = None,
     compute: Compute = Compute(),
+    begin: Callable[[bool], None] | None = None,
     progress: Progress = silent,
 ) -> Table:
-    """Return the table of options of a model, see `shrink`."""
+    """Return the table of options of a model, see `shrink`; `begin` is told whether forms have to be measured."""
     tokens = length or mean_length(batches)
     settings = (model.config, grid, labels, measured, tokens, compute)
     key = key_of_study(settings, (model.params, [dict(batch) for batch in batches]))
     kept = Kept(None if work is None else path_of(work) / FILE, key)
-    title = "measuring forms"
-    if missing(model, grid, kept):
-        seconds = expected(model, batches, tokens)
-        title += f", about {duration(seconds)}" * (seconds > SAID)
-    with progress(title, count_forms(model, grid), "form") as bar:
+    if begin is not None:
+        begin(missing(model, grid, kept))
+    with progress("measuring forms", count_forms(model, grid), "form") as bar:
         found = measure(
             model, batches, grid, examples=measured, labels=labels, kept=kept, compute=compute, progress=bar
         )
@@ -291,18 +281,6 @@ def options_of(
         levels = native_levels(model, found)
         table = table.only(lambda option: option.level in levels)
     return table
-
-
-def expected(model: Model, batches: Sequence[Batch], length: int) -> float:
-    """Return about how many seconds it takes to measure all forms.
-
-    A plain pass over one batch is timed; solving maps of n features takes as many operations as `SOLVING` n^3 of one.
-    """
-    batch = batches[len(batches) // 2]
-    total, own = (sum(len(next(iter(one.values()))) for one in some) for some in (batches, [batch]))
-    seconds = time_forward({"whole": model}, batch, repeats=2)["whole"].median * total / own
-    cubes = sum(float(place.units) ** 3 for place in places_of(model))
-    return seconds * (PASSES + SOLVING * cubes / (summarize(model.config, length).flops * total))
 
 
 def mean_length(batches: Sequence[Batch]) -> int:

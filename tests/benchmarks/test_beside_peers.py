@@ -66,6 +66,18 @@ def test_a_tiny_run_gives_the_peers_tokens():
     assert found.ratio > 0
 
 
+@pytest.mark.whole
+def test_decoders_of_two_directories_are_timed_after_a_context(tmp_path):
+    models = variants(llama(TINY), TINY)
+    names = "whole", "grouped, half the cache"
+    for name in names:
+        models[name].save(tmp_path / name)
+    found = run(shape=TINY, models=[tmp_path / name for name in names])
+    whole, half = (found.ours["8"][name] for name in names)
+    assert half["cache_bytes_per_token"] * 2 == whole["cache_bytes_per_token"]
+    assert found.ratio == half["decode"]["median"] / whole["decode"]["median"]
+
+
 @pytest.mark.parity
 @pytest.mark.whole
 @pytest.mark.filterwarnings("default")
@@ -97,8 +109,7 @@ def test_commands_are_timed_without_and_with_their_compiled_programs(tmp_path, m
     pairs.write_text("sentence1\tsentence2\tscore\n" + "".join(f"one {n}\ttwo {n}\t{n % 6}\n" for n in range(8)))
     prune = commands.COMMANDS["prune --reconstruct"]
     monkeypatch.setattr(commands, "COMMANDS", {"prune --reconstruct": prune})
-    monkeypatch.setattr(commands, "CALIBRATE", 8)
-    found = commands.run(models=[tmp_path / "model"], task=str(pairs), calibration=str(pairs))
+    found = commands.run(models=[tmp_path / "model"], task=str(pairs), calibration=str(pairs), calibrate=8)
     first, again = found.ours["prune --reconstruct"]
     assert first["compiling"] > again["compiling"] > 0.0
     assert found.peer["tokens"] >= 8 * 2 * len("one 1")

@@ -161,3 +161,5 @@ def test_the_time_of_the_work_is_told_before_and_refused_above_a_limit(run, monk
     assert "--max-time: it takes about 8.00 s, by a timed pass; 75% of the examples would fit" in told
     repaired = run(f"prune model OUT/never {words} --remove 1 --by importance --reconstruct --max-time 0.1", code=2)
     assert "; 75%" not in repaired.told
+    shrunk = run(f"shrink model OUT/never {words} --parameters 60% --max-time 0.1", code=2)
+    assert "--max-time: it takes about " in shrunk.told
