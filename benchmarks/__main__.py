@@ -1,8 +1,8 @@
 """Measure headjax beside a peer in one run, in turns: `python -m benchmarks NAME [--json FILE]`.
 
 NAME is commands, encode, generate, gpu, heads, hub, repair, scaling or train_step. encode needs `--models DIRECTORY
-...`, which generate may have, repair one directory, commands one and `--task TASK --calibration TASK --calibrate N`; scaling
-takes `--size short|full|large` and `--plot FILE.png`.
+...`, which generate may have, repair one directory, commands one and `--task TASK --calibration TASK --calibrate N`;
+scaling takes `--size short|full|large` and `--plot FILE.png`.
 """
 
 from __future__ import annotations
