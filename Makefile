@@ -44,12 +44,11 @@ test: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) tests
 
 test-slow: $(VENV)/.test
-	$(BIN)/python -m pytest -m 'whole and not parity and not attack' $(BY_FILE) tests
+	$(BIN)/python -m pytest -m 'whole and not parity and not attack' $(BY_FILE) tests/slow tests/notebooks tests
 
 # What may differ between versions of Python, JAX and Flax: imports, attention, other people's models, our own, resuming.
-PART := tests/test_api.py tests/test_flax.py tests/nn/test_module.py tests/nn/test_equivalents.py \
-	tests/sites/test_sites.py tests/sites/test_scores.py tests/sites/test_scans.py tests/sites/test_missed.py \
-	tests/models/test_model.py tests/models/test_parts_run.py tests/models/test_generation.py
+PART := tests/test_api.py tests/test_flax.py tests/nn/test_module.py tests/sites/test_sites.py \
+	tests/sites/test_scores.py tests/models/test_model.py tests/models/test_generation.py
 test-part: $(VENV)/.part
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) $(PART)
 	$(BIN)/python -m pytest tests/training/test_loop.py -k 'bit_for_bit and 3-tmp_path'

@@ -47,13 +47,18 @@ COMPILED = re.compile(r"Finished (?:jaxpr to MLIR|XLA compilation).* in ([\d.e-]
 """What JAX says of the time that a program takes before it runs; tracing, which is nested, does not count."""
 
 
+PLAN = re.compile(r"plan: (about .*), by a timed pass")
+"""What a command says before work of more than a minute."""
+
+
 class Cost(NamedTuple):
-    """What a process took."""
+    """What a process took, and what it said before that it would."""
 
     seconds: float
     cpu: float
     compiling: float
     peak_bytes: int
+    planned: str
 
 
 def run(
@@ -84,15 +89,25 @@ def run(
                 more = ["--work", f"{folder}/work {number}"] if parts[0] == "shrink" else []
                 found = _timed([*(places.get(part, part) for part in parts), *words, *more], Path(folder) / "programs")
                 costs.setdefault(name, []).append(found)
-                bar(number * len(COMMANDS) + len(costs), {})
+                bar(sum(map(len, costs.values())), {})
     rows = [
-        (name, first.seconds, first.compiling, again.seconds, again.cpu, again.cpu / cpu, again.peak_bytes)
+        (
+            name,
+            first.seconds,
+            first.compiling,
+            again.planned or None,
+            again.seconds,
+            again.cpu,
+            again.cpu / cpu,
+            again.peak_bytes,
+        )
         for name, (first, again) in costs.items()
     ]
     columns = (
         Column("Command"),
         Column("First time", numbers.duration),
         Column("of it compiling", numbers.duration),
+        Column("Planned", numbers.text),
         Column("Again", numbers.duration),
         Column("CPU time", numbers.duration),
         Column("in passes", numbers.significant),
@@ -132,5 +147,6 @@ def _timed(words: Sequence[str], programs: Path) -> Cost:
     if process.returncode:
         raise HeadjaxError(f"commands: {' '.join(words)}: {lines[-1] if lines else 'failed'}")
     compiling = sum(float(each[1]) for line in lines if (each := COMPILED.search(line)))
+    planned = next((each[1] for line in lines if (each := PLAN.search(line))), "")
     unit = 1 if sys.platform == "darwin" else 1024
-    return Cost(seconds, usage.ru_utime + usage.ru_stime, compiling, unit * usage.ru_maxrss)
+    return Cost(seconds, usage.ru_utime + usage.ru_stime, compiling, unit * usage.ru_maxrss, planned)

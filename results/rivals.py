@@ -21,7 +21,7 @@ from headjax.heads.layer_sums import SubLayer, TwoModels, spread
 from headjax.heads.maps import matrix_of
 from headjax.heads.ordering import Order
 from headjax.heads.program import Program, examples_in, prepare
-from headjax.heads.reconstruction import LayerRepair, _returned, _Walk, with_change
+from headjax.heads.reconstruction import LayerRepair, RepairWalk, returned, with_change
 from headjax.heads.reconstruction_order import batches_for
 from headjax.heads.refit import Change
 from headjax.heads.site import Gates, Sites, at_path, ones, without
@@ -179,7 +179,7 @@ def knowledge(model: Model, batches: Sequence[Batch], count: int) -> Order:
     return tuple(walk.chosen)
 
 
-class _OwnWalk(_Walk):
+class _OwnWalk(RepairWalk):
     """A walk that refits without a ridge, and gives the model as it is at the present place."""
 
     def __init__(self, model: Model, batches: Sequence[Batch], gone: Any) -> None:
@@ -189,7 +189,7 @@ class _OwnWalk(_Walk):
 
     def student(self) -> Model:
         """The model as repaired so far, with rows of 0 in W_O for removed heads."""
-        return self.model.replace(params=_returned(self.model, self.placed.params, self.models))
+        return self.model.replace(params=returned(self.model, self.placed.params, self.models))
 
     def finished(self) -> Model:
         """The model repaired to the end."""

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import TaskOptions, Timed, TimedOptions, open_model_and_task
+from headjax.commands.examples import Timed, TimedOptions, open_model_and_task
 from headjax.commands.expected import ABLATING, tell_time
 from headjax.commands.options import option
 from headjax.commands.results import OnExamples, found
@@ -26,7 +26,7 @@ MODES = ("each", "all-but-one")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(TaskOptions, TimedOptions):
+class Options(TimedOptions):
     """Options of `headjax ablate`."""
 
     mode: tuple[str, ...] = option(("each",), "each, all-but-one, or each,all-but-one", "MODES")
@@ -88,7 +88,7 @@ def _effects(
     from headjax.heads.head_id import all_heads
 
     heads = len(all_heads(model.config))
-    chosen: Any = {"limit": limit, "buckets": options.buckets}
+    chosen: Any = {"limit": limit, "buckets": options.lengths}
     batches = Timed(task.batches(options.batch_size, **chosen), options, parts=len(options.mode))
     with progress(f"ablating {heads} heads, {mode}", task.count_batches(options.batch_size, **chosen), "batch") as bar:
         ablation = ablate(model, batches, mode, metrics=task.measure.of_model(), progress=bar)

@@ -94,7 +94,7 @@ def run(options: Options, progress: Progress) -> Found:
     pairs = task.data.validation
     if options.beams and not isinstance(pairs, Translations):
         raise HeadjaxError(f"--beams: {task.name} is not about translations")
-    chosen: Any = {"limit": options.limit, "batch_size": options.batch_size, "buckets": options.buckets}
+    chosen: Any = {"limit": options.limit, "batch_size": options.batch_size, "buckets": options.lengths}
     notes: list[str] = []
     more: dict[str, Any] = {}
     if options.other:
@@ -104,7 +104,7 @@ def run(options: Options, progress: Progress) -> Found:
         more["other"] = _pair((model, other[0]), (task, other[1]), compared, options, progress)
         notes += _words(more["other"], measured.examples)
     else:
-        batches = task.count_batches(options.batch_size, limit=options.limit, buckets=options.buckets)
+        batches = task.count_batches(options.batch_size, limit=options.limit, buckets=options.lengths)
         with progress("evaluating", batches, "batch") as bar:
             measured = measure_task(model, task, progress=bar, **chosen)
     metrics = dict(measured.metrics)
@@ -146,13 +146,15 @@ def _other(options: Options) -> tuple[Model, Task]:
 def _pair(
     models: tuple[Model, Model], tasks: tuple[Task, Task], compared: Compared, options: Options, progress: Progress
 ) -> dict[str, Any]:
-    """Return the comparison of two models, with the median seconds of a forward pass over the first batch, in turns."""
+    """Return the comparison of two models, with the median seconds of a forward pass over a batch, in turns."""
     from headjax.core.timing import time_in_turns
 
     fitted = [task.fit(model) for model, task in zip(models, tasks, strict=True)]
+    chosen: Any = {"limit": options.limit, "buckets": options.lengths}
+    middle = [task.count_batches(options.batch_size, **chosen) // 2 for task in tasks]  # neither shortest nor longest
     batches = [
-        next(islice(task.batches(options.batch_size, limit=options.limit, buckets=options.buckets), 1))
-        for task in tasks
+        next(islice(task.batches(options.batch_size, **chosen), number, None))
+        for task, number in zip(tasks, middle, strict=True)
     ]
 
     def call(number: int) -> Any:

@@ -42,8 +42,8 @@ WORK = 16.0
 SLOWEST = 5e9
 """Floating-point operations a second that every machine does."""
 
-LENGTHS = (32, 64, 128, 256)
-"""Lengths to which examples are padded where many are read and `--buckets` names none."""
+LENGTHS = (16, 32, 64, 128, 256)
+"""Lengths to which texts are padded, so that short ones cost less; each takes a program."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,11 @@ class TaskOptions(ReadingOptions):
 
     title: ClassVar[str] = "examples"
     model: str = argument("MODEL", MODEL, reads="model")
-    buckets: tuple[Size, ...] = option((), "pad texts to these lengths, such as 16,32,64 (default: the longest)", "L")
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths to which texts are padded, besides that of the longest; short ones come first."""
+        return LENGTHS
 
     def loaded(self) -> Model:
         """Return the model of the directory."""
@@ -134,18 +138,18 @@ class WritingOptions(CommandOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TimedOptions(CommandOptions):
+class TimedOptions(TaskOptions):
     """Options of commands whose result is one on fewer examples where time runs out."""
 
     title: ClassVar[str] = "examples"
-    buckets: tuple[Size, ...]
     max_time: Positive | None = option(
         None, "time limit, after which no further batch is read; the result gives its number of examples", "MINUTES"
     )
 
-    def __post_init__(self) -> None:
-        if self.max_time is not None and self.buckets:
-            raise HeadjaxError("--max-time: not with --buckets, which put the shortest texts first")
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths to which texts are padded; where time may run out, the longest alone keeps their order."""
+        return () if self.max_time is not None else super().lengths
 
 
 class Timed:
@@ -197,12 +201,12 @@ class Examples(NamedTuple):
     def scoring(self) -> list[Batch]:
         """Return the batches to score heads on: every example counts once."""
         options = self.options
-        return list(self.selection.batches(options.batch_size, limit=self.number, buckets=options.buckets))
+        return list(self.selection.batches(options.batch_size, limit=self.number, buckets=options.lengths))
 
     def calibrating(self, seed: int = 0) -> list[Batch]:
         """Return the batches to calibrate on, drawn by a seed; all are full."""
         options, count = self.options, self.number or self.selection.count()
-        return list(self.selection.sample(count, options.batch_size, seed=seed, buckets=options.buckets or LENGTHS))
+        return list(self.selection.sample(count, options.batch_size, seed=seed, buckets=options.lengths))
 
     def with_own_output(self, model: Model, changed: Model) -> Model:
         """Return a model that was changed with the task's output with the output that it came with."""
@@ -248,7 +252,7 @@ def _affordable(model: Model, task: Task, options: ExamplesOptions) -> tuple[int
     most = task.count(CALIBRATE)
     if most <= FEWEST:
         return CALIBRATE, ()
-    batches = task.sample(FEWEST, options.batch_size, buckets=options.buckets or LENGTHS)
+    batches = task.sample(FEWEST, options.batch_size, buckets=options.lengths)
     shapes = [next(iter(batch.values())).shape for batch in batches]
     flops = sum(shape[0] * model.config.flops(shape[1]) for shape in shapes) / sum(shape[0] for shape in shapes)
     work = WORK * flops

@@ -89,7 +89,7 @@ def tell_time(
     batches = list(examples.calibrating()) if examples is not None and passes else []
     tokens = passes * sum(map(_size, batches))
     if task is not None and judged and task.count(options.limit):
-        batch = next(task.batches(options.batch_size, limit=options.limit, buckets=options.buckets))
+        batch = next(task.batches(options.batch_size, limit=options.limit, buckets=options.lengths))
         tokens += judged * _size(batch) / _rows(batch) * task.count(options.limit)
         batches = batches or [batch]
     if not tokens:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import WritingOptions, printed_metrics
+from headjax.commands.examples import LENGTHS, WritingOptions, printed_metrics
 from headjax.commands.results import ABSENT, OnExamples, Result, found
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
@@ -148,8 +148,10 @@ def evaluate_each(
 
     if task is None:
         return []
-    names = ("limit", "batch_size", "buckets")
-    chosen: Any = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    names = {"limit": "limit", "batch_size": "batch_size", "buckets": "lengths"}
+    chosen: Any = {"buckets": LENGTHS} | {
+        name: getattr(options, own) for name, own in names.items() if hasattr(options, own)
+    }
     batches = task.count_batches(**chosen)
 
     def evaluated(number: int, model: Model) -> Evaluation:

@@ -58,7 +58,6 @@ class Found(OnExamples):
 
 def run(options: Options, progress: Progress) -> Found:
     """Prunes by gates, scores, ablates and shows the heads of a model; writes one HTML page."""
-    from headjax.commands.examples import LENGTHS
     from headjax.head_report.answer import answer
     from headjax.head_report.page import curve_table, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, study_heads
@@ -69,7 +68,7 @@ def run(options: Options, progress: Progress) -> Found:
         judged=options.judged,
         ablated=options.ablated,
         batch_size=options.batch_size,
-        buckets=options.buckets or LENGTHS,
+        buckets=options.lengths,
         orders=options.orders or ORDERS,
         seeds=options.seeds,
         scored=examples.number,

@@ -21,7 +21,7 @@ PRINTED = ("importance", "importance_token", "fisher", "normalized_entropy", "di
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions, TimedOptions):
+class Options(TimedOptions, ExamplesOptions):
     """Options of `headjax score`."""
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import LENGTHS, Examples, ExamplesOptions, WritingOptions, open_model_and_examples
+from headjax.commands.examples import Examples, ExamplesOptions, WritingOptions, open_model_and_examples
 from headjax.commands.expected import BUILDING, PRICING, PlannedOptions, tell_time
 from headjax.commands.made import evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
@@ -200,7 +200,7 @@ class _Session:
 
         task, options = self.examples.evaluation, self.options
         count = task.count(min(options.limit or COMPARED, COMPARED))
-        batches = task.batches(options.batch_size, limit=count, buckets=options.buckets or LENGTHS)
+        batches = task.batches(options.batch_size, limit=count, buckets=options.lengths)
         return agreement(self.fitted, task.fit(built), batches).apart, count
 
     def within_drop(self, drop: Amount, limits: Mapping[str, float], points: Sequence[Point]) -> Choice:
@@ -210,7 +210,7 @@ class _Session:
 
         task, options = self.examples.selection, self.options
         sign = 1.0 if task.higher_is_better else -1.0
-        chosen: Any = {"limit": self.examples.number, "batch_size": options.batch_size, "buckets": options.buckets}
+        chosen: Any = {"limit": self.examples.number, "batch_size": options.batch_size, "buckets": options.lengths}
         quantity = points[0].quantity
 
         def value(model: Model) -> float:

@@ -46,10 +46,10 @@ def _answer(found: Found) -> str:
         if name in ("flops", "cache"):
             sizes[NAMES[name]] = (found.budget[name]["whole"], found.budget[name]["left"], FORMATS[name])
     told = [f"{form(before)} to {form(after)} {name}, " for name, (before, after, form) in sizes.items()]
-    before, after = (numbers.significant(metrics[found.metric]) for metrics in (found.metrics_before, found.metrics))
+    name, before, after = _metric(found)
     count = (found.evaluation or {}).get("examples", 0)
     return (
-        f"{''.join(told)}{times(found.milliseconds_before, found.milliseconds)}{found.metric.replace('_', ' ')} "
+        f"{''.join(told)}{times(found.milliseconds_before, found.milliseconds)}{name} "
         f"{before} to {after} on {count:,} examples{_interval(found)}.\n\n`{found.load}`"
     )
 
@@ -69,8 +69,14 @@ def _facts(found: Found) -> dict[str, str]:
         for name, budget in found.budget.items()
     }
     facts[f"parameters in all, of {numbers.count(found.parameters_before)}"] = numbers.count(found.parameters)
+    name, before, after = _metric(found)
+    return facts | {f"{name}, {before} before{_interval(found)}": after}
+
+
+def _metric(found: Found) -> tuple[str, str, str]:
+    """Return the name of the task's main metric in words, and its values before and after."""
     before, after = (numbers.significant(metrics[found.metric]) for metrics in (found.metrics_before, found.metrics))
-    return facts | {f"{found.metric.replace('_', ' ')}, {before} before{_interval(found)}": after}
+    return found.metric.replace("_", " "), before, after
 
 
 def _kept(found: Found, story: Story) -> list[Picture]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -90,6 +91,7 @@ def extended(site: Site, name: str) -> Extended:
     return Extended(jnp.concatenate(rows), root.inverse, mean)
 
 
+@functools.partial(jax.jit, static_argnames="dim")
 def leading_columns(left: jax.Array, right: jax.Array, dim: int) -> jax.Array:
     """Return orthonormal `[columns, dim]` that span most of the rows of all slices L_h R_h^T."""
     _, _, vt = jnp.linalg.svd(_compressed(left, right).reshape(-1, right.shape[0]), full_matrices=False)

@@ -211,13 +211,20 @@ def of_some_batches(parts: Iterable[tuple[Tree, int]]) -> Iterator[Tree]:
     total: Tree | None = None
     tokens = 0
     for sums, count in parts:
-        total = sums if total is None else jax.tree.map(jnp.add, total, sums)
+        total = sums if total is None else _added(total, sums)
         tokens += count
         if tokens >= FLOAT32_TOKENS:
             yield total
             total, tokens = None, 0
     if total is not None:
         yield total
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _added(total: Tree, sums: Tree) -> Tree:
+    """Return the sum of two trees in the place of the first."""
+    added: Tree = jax.tree.map(jnp.add, total, sums)
+    return added
 
 
 @functools.partial(jax.jit, static_argnames=("slot", "later", "compute"))

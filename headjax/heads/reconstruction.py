@@ -111,12 +111,12 @@ def by_walk(
     feed_forward |= any(lost.values())
     slots = None if feed_forward else {slot for _, slot in HEAD_STACKS.values()}
     models = TwoModels(placed, examples, compute, converted, slots, skipped)
-    walk = _Walk(models, gone, ridges, feed_forward, lost)
+    walk = RepairWalk(models, gone, ridges, feed_forward, lost)
     for number, repair in enumerate(walk.through(), start=1):
         trim()
         if progress is not None:
             progress(number, {"held_out": repair.held_out})
-    params = _returned(own, placed.params if converted is None else own.params, models)
+    params = returned(own, placed.params if converted is None else own.params, models)
     count = sum(count_examples(own.config, fetch(batch)) for batch in examples)
     return Repaired(own.replace(params=params), tuple(sorted(gone)), walk.units, tuple(walk.repairs), count)
 
@@ -144,7 +144,7 @@ def _removed(config: ModelConfig, removed: Iterable[HeadId | str]) -> set[HeadId
     return gone
 
 
-def _returned(model: Model, placed: Params, models: TwoModels) -> Params:
+def returned(model: Model, placed: Params, models: TwoModels) -> Params:
     """Return the student's parameters, each where the model's own lie; arrays without a change are the model's."""
     params = model.params
     for name, stack in model.config.stacks().items():
@@ -186,7 +186,7 @@ def _warn_of_unknowns(repairs: Sequence[LayerRepair]) -> None:
         )
 
 
-class _Walk:
+class RepairWalk:
     """The way through both models, solving maps layer by layer.
 
     Attributes:

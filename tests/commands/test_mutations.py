@@ -123,7 +123,7 @@ REQUESTS = [
     finetune model out --train short.txt --steps 2 --validation text.txt
     finetune translator out --train pairs.tsv --length 12
     evaluate model --task short.txt --limit 8 --batch-size 4
-    evaluate classifier --task labels.tsv --buckets 16,32
+    evaluate classifier --task labels.tsv --batch-size 3
     generate model --prompt ab --max-new-tokens 3 --top-k 2 --seed 1
     generate model --file short.txt --temperature 0.5 --top-p 0.9 --batch-size 2
     generate translator --prompt a --max-new-tokens 3

@@ -74,7 +74,7 @@ def test_removals_and_conversions_become_rows(folder, tmp_path):
     assert {"perplexity", "cache", "loss change"} <= {row.metric for row in rows_of(found, "")}
 
 
-@pytest.mark.whole
+@pytest.mark.attack  # the notebook of the same name is looked at in `make test-slow`, and `make test-pythons` runs this
 def test_the_quickstart_prints_what_it_measures(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     names = runpy.run_path(str(ROOT / "examples" / "quickstart.py"))

@@ -7,7 +7,7 @@ import pytest
 from tests.slow import faults
 from tests.slow.writers import WRITERS
 
-TRIES = 3
+TRIES = 1
 """Operations of a command, about, at which `make test-slow` lets each fault in; `make attack` takes all."""
 
 FEW = pytest.param(tuple(WRITERS), TRIES, id="all")

@@ -13,8 +13,8 @@ from tests.selected import further
 
 ROOT = Path(__file__).parents[2]
 
-FEW = ("tests/test_flax.py", "tests/models/test_model.py", "tests/training/test_step.py")
-MORE = ("tests/nn/test_module.py", "tests/models/test_generation.py")
+FEW = ("tests/test_flax.py", "tests/models/test_model.py")
+MORE = ("tests/training/test_step.py", "tests/nn/test_module.py", "tests/models/test_generation.py")
 
 
 @pytest.mark.parametrize("files", [FEW, further(MORE)])
