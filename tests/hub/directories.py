@@ -99,9 +99,14 @@ def family(name: str) -> Family:
     return next(family for family in FAMILIES if family.model_type == name)
 
 
+def config_of(fields: Mapping[str, Any], names: tuple[str, ...] = ()) -> Any:
+    """The config of these config fields."""
+    return family(fields["model_type"]).read(Fields(fields, tensors=names))
+
+
 def model_of(fields: Mapping[str, Any], names: tuple[str, ...] = (), seed: int = 0) -> Model:
     """The model of these config fields, every parameter drawn at random."""
-    config = family(fields["model_type"]).read(Fields(fields, tensors=names))
+    config = config_of(fields, names)
     leaves, structure = jax.tree.flatten(config.initialize(jax.random.key(seed)))
     generator = np.random.default_rng(seed)
     noisy = [leaf + 0.2 * generator.standard_normal(leaf.shape).astype(np.float32) for leaf in leaves]
@@ -120,7 +125,7 @@ def rewrite(folder: Path, change: Any = None, **fields: Any) -> None:
 
 def replaced(fields, *attentions, stack="encoder"):
     """The model of these fields with other formulations, layer by layer."""
-    config = model_of(fields).config
+    config = config_of(fields)
     old = config.stacks()[stack].layers
     layers = [dataclasses.replace(layer, attention=own) for layer, own in zip(old, attentions, strict=True)]
     return tiny.model(config.with_layers({stack: layers}))

@@ -15,7 +15,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models.tasks import NoTask
 from headjax.storage.paths import path_of
 from tests.closeness import assert_trees_equal
-from tests.hub.directories import CONFIGS, family, model_of, refused_import, rewrite
+from tests.hub.directories import CONFIGS, config_of, family, model_of, refused_import, rewrite
 
 
 @pytest.mark.parametrize("name", [family.model_type for family in FAMILIES])
@@ -200,7 +200,7 @@ TIED = [
     (name, {"share_encoder_decoder_embeddings": shared} if name == "marian" else {}, copy)
     for name in CONFIGS
     for shared in ((True, False) if name == "marian" else (True,))
-    for copy, _ in family(name).repeated(model_of(CONFIGS[name] | {"share_encoder_decoder_embeddings": shared}).config)
+    for copy, _ in family(name).repeated(config_of(CONFIGS[name] | {"share_encoder_decoder_embeddings": shared}))
     if (name, copy) != ("mt5", "lm_head.weight")  # its presence alone says that mT5's output is not tied
 ]
 
