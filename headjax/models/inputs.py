@@ -71,10 +71,11 @@ def read_tokens(
     tokens = batch_array(batch, "input_ids", tokens=True) if tokens is None else tokens
     segments, present = batch.get(f"{side}segment_ids"), batch.get(f"{side}attention_mask")
     if present is not None:
-        if jnp.shape(present) != tokens.shape:
-            shape = list(jnp.shape(present))
-            raise DataError(f"{side}attention_mask: has shape {shape}, the tokens have {list(tokens.shape)}")
-        present = jnp.asarray(present).astype(bool)
+        present = jnp.asarray(present)
+        if present.shape != tokens.shape:  # jax2onnx puts a function of its own in the place of jnp.shape
+            shapes = f"{list(present.shape)}, the tokens have {list(tokens.shape)}"
+            raise DataError(f"{side}attention_mask: has shape {shapes}")
+        present = present.astype(bool)
     if batch.get(f"{side}position_ids") is not None:
         return Read(tokens, present, jnp.asarray(batch[f"{side}position_ids"]), segments)
     if segments is None:
