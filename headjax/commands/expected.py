@@ -48,7 +48,7 @@ class Cost(NamedTuple):
 SCORING, ORDERING, REFITTING = Cost(2.0), Cost(2.8, 250.0), Cost(2.6, 80.0)
 """Costs of scores, of the order by reconstruction, and of a repair; as measured on MiniLM, MPNet and SmolLM2."""
 
-PRICING, BUILDING = Cost(25.0, 80.0, 80.0), Cost(6.0, 80.0, 20.0)
+PRICING, BUILDING = Cost(25.0, 80.0, 80.0), Cost(6.0, 80.0, 55.0)
 """Costs of measuring the forms of every sub-layer, and of building a choice; as measured on MiniLM and MPNet."""
 
 
