@@ -117,7 +117,7 @@ installed = importlib.util.find_spec("jax2onnx") is not None
 def needs_onnx(test):
     """Skip a test without the extra, whose libraries warn of their own past."""
     skip = pytest.mark.skipif(not installed, reason="needs the onnx extra")
-    return pytest.mark.filterwarnings("default")(skip(test))
+    return pytest.mark.parity(pytest.mark.filterwarnings("default")(skip(test)))
 
 
 def check_onnx(model, folder, length=6):
