@@ -25,7 +25,7 @@ help:
 	@echo 'make attack       the tests that kill, fill disks and mutate requests, seeded, for long, and further cases'
 	@echo 'make test-wheel   the built wheel: what it holds, and its use from an empty environment'
 	@echo 'make test-lowest  the tests on the lowest versions that pyproject.toml admits; make test-newest on the newest'
-	@echo 'make parity       the tests against PyTorch, transformers, TensorLy, Tunix and MaxText'
+	@echo 'make parity       the tests against PyTorch, transformers, TensorLy, Tunix, MaxText and ONNX Runtime'
 	@echo 'make check        lint, format and types'
 	@echo 'make format       let ruff fix and format the code'
 	@echo 'make clean        remove .venv and caches (runs/ stays)'
