@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 
 import headjax
-from benchmarks.result import BenchResult
+from benchmarks.result import RESIDENT, BenchResult
 from headjax.commands.examples import Examples, open_model_and_examples
 from headjax.commands.prune import Options
 from headjax.core.compiled import PLACE
@@ -45,7 +45,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 COMPILED = re.compile(r"Finished (?:jaxpr to MLIR|XLA compilation).* in ([\d.e-]+)")
 """What JAX says of the time that a program takes before it runs; tracing, which is nested, does not count."""
-
 
 PLAN = re.compile(r"plan: (about .*), by a timed pass")
 """What a command says before work of more than a minute."""
@@ -148,5 +147,4 @@ def _timed(words: Sequence[str], programs: Path) -> Cost:
         raise HeadjaxError(f"commands: {' '.join(words)}: {lines[-1] if lines else 'failed'}")
     compiling = sum(float(each[1]) for line in lines if (each := COMPILED.search(line)))
     planned = next((each[1] for line in lines if (each := PLAN.search(line))), "")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return Cost(seconds, usage.ru_utime + usage.ru_stime, compiling, unit * usage.ru_maxrss, planned)
+    return Cost(seconds, usage.ru_utime + usage.ru_stime, compiling, RESIDENT * usage.ru_maxrss, planned)

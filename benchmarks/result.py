@@ -41,6 +41,10 @@ THREAD_VARIABLES = ("XLA_FLAGS", *BLAS_VARIABLES, "NPROC", "KMP_AFFINITY", "KMP_
 """Environment variables that change how many threads the libraries take, or what they compute with."""
 
 
+RESIDENT = 1 if sys.platform == "darwin" else 1024
+"""Bytes of the unit in which the system counts the most memory of a process."""
+
+
 class BenchResult(NamedTuple):
     """A measurement beside a peer's, both taken in one run on one machine.
 
@@ -148,8 +152,7 @@ def peak_bytes() -> int:
     if status.is_file():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return 1024 * int(line.split()[1])
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return RESIDENT * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def in_new_process(function: Callable[..., None], name: str, *arguments: str) -> dict[str, Any]:

@@ -58,6 +58,7 @@ LAYERS = ("multi_head", "grouped", "collaborative", "latent_rotary", "compressed
         *(("grouped", name, "explicit") for name in ("data", "fsdp")),
         *((layer, "model", "automatic") for layer in ("grouped", "collaborative")),
         *(further(layer, *at) for layer in LAYERS if layer != "grouped" for at in product(("data", "fsdp"), TYPES)),
+        *(further("grouped", name, "automatic") for name in ("data", "fsdp")),
     ],
 )
 def test_layers_compute_and_train_on_a_mesh(layer, name, kind):
@@ -177,7 +178,7 @@ def studied(model: Any, batches: list[Any], heads: list[Any]) -> list[np.ndarray
 
 
 STUDIED = [*((name, "explicit") for name in ("flax", "says_where")), ("scanned", "automatic")]
-STUDIED += [further(name, "explicit") for name in ("own", "scanned", "split")]
+STUDIED += [*(further(name, "explicit") for name in ("own", "scanned", "split")), further("own", "automatic")]
 
 
 @pytest.mark.parametrize("name, kind", STUDIED)
