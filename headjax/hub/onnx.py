@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ TOLERANCE = 1e-3
 
 LENGTH = 128
 """Tokens of an example where the graph has their number and none is asked for."""
+
+INSTALL = "pip install '.[onnx]' from a checkout"
 
 
 def write_onnx(model: Model, folder: Path, length: int | None = None) -> float:
@@ -62,7 +65,9 @@ def write_onnx(model: Model, folder: Path, length: int | None = None) -> float:
     except Exception as error:  # both libraries raise errors of any type
         if in_one_line(error) is not None:  # a full disk and the like, which `write_directory` tells with the path
             raise
-        raise HeadjaxError(f"layout onnx: {' '.join(str(error).split())[:300]}") from None
+        told = " ".join(str(error).split())[:300]
+        versions = f"jax2onnx {version('jax2onnx')} and jax {jax.__version__}"
+        raise HeadjaxError(f"layout onnx: {versions}: {told}; versions that fit together: {INSTALL}") from None
     return _checked_difference(list(expected.values()), found)
 
 
@@ -79,9 +84,7 @@ def _libraries() -> tuple[Any, Any]:
         import jax2onnx
         import onnxruntime
     except ImportError:
-        raise HeadjaxError(
-            "layout onnx: needs jax2onnx and onnxruntime; pip install '.[onnx]' from a checkout"
-        ) from None
+        raise HeadjaxError(f"layout onnx: needs jax2onnx and onnxruntime; {INSTALL}") from None
     return jax2onnx, onnxruntime
 
 

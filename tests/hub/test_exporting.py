@@ -3,6 +3,7 @@
 import importlib.util
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -184,6 +185,15 @@ def test_onnx_of_a_ragged_encoder_takes_texts_of_any_length(name, tmp_path):
 def test_onnx_of_a_length_beyond_the_positions(tmp_path):
     with pytest.raises(HeadjaxError, match=r"11 tokens"):
         to_huggingface(model_of(BERT), tmp_path / "out", "onnx", length=11)
+    assert not (tmp_path / "out").exists()
+
+
+@needs_onnx
+def test_onnx_that_fails_names_the_versions(tmp_path, monkeypatch):
+    monkeypatch.setattr("jax2onnx.to_onnx", lambda *arguments, **options: jax.core.no_such_name)
+    told = r"^layout onnx: jax2onnx [\d.]+ and jax [\d.]+: .*no_such_name.*: pip install '\.\[onnx\]'"
+    with pytest.raises(HeadjaxError, match=told):
+        to_huggingface(model_of(LLAMA), tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()
 
 
