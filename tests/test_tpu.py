@@ -208,7 +208,7 @@ def test_the_hosts_of_a_job_have_all_chips_of_a_slice(manifest, job):
     where = find_slice(f"{generation}:{selector['cloud.google.com/gke-tpu-topology']}")
     hosts, chips = job["spec"]["completions"], container["resources"]["limits"]["google.com/tpu"]
     assert job["spec"]["parallelism"] == hosts
-    assert hosts * chips == where.num_chips
+    assert hosts * chips * where.chip.devices == where.num_devices
     assert manifest["metadata"]["annotations"] == {
         "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"
     }

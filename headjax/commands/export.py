@@ -69,8 +69,6 @@ def run(options: Options, progress: Progress) -> Found:
 
     if options.length and options.layout != "onnx":
         raise HeadjaxError("--length: needs --layout onnx")
-    if options.family and options.layout in ("remote", "onnx", "maxtext"):
-        raise HeadjaxError(f"--family: the layout {options.layout} has none")
     if options.check and options.layout == "maxtext":
         raise HeadjaxError("--check: what MaxText reads is not read here; use --layout native")
     model = read_model(options.model)

@@ -11,7 +11,7 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.config import DataConfig, Opened
 from headjax.data.forms import Form, ImageForm, LabelledForm, MultiLabelForm, QuestionForm, SimilarityForm, TagForm
 from headjax.data.recognise import first_file, named_task, recognise, table_columns
-from headjax.data.registry import TASKS
+from headjax.data.registry import PAIR_COLUMNS, TASKS
 from headjax.data.tables import header, is_table
 from headjax.evaluation.specs import Request, fitted, table_form
 from headjax.models.decoder import DecoderConfig
@@ -106,6 +106,9 @@ def _named(model: Model, files: OwnFiles, possible: tuple[OwnTask, ...]) -> tupl
             raise DataError(f"{path}: which columns, or suffixes of files, are source and target? --columns en,de")
         return "translation", {}, f"translation:{path}:{'-'.join(names)}"
     name = files.task or ("classification" if given else recognise(path))
+    if name == "text" and is_table(first_file(path)):
+        named = "headjax finetune --columns TEXT,LABEL names them"
+        raise DataError(f"{path}: no column of labels ({', '.join(PAIR_COLUMNS['label'])}); {named}")
     if name == "text":
         formats = "a table (.tsv, .csv, .json, .jsonl, .parquet), a file in CoNLL's format or SQuAD's JSON"
         raise DataError(f"{path}: such a model is fine-tuned on {formats}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
 from typing import NamedTuple
 
 import jax
@@ -36,33 +35,23 @@ class Captured(NamedTuple):
     product_by_head: np.ndarray  # [heads, head_dim], W_Q^h W_K^hT
 
 
-def captured_variance(
-    model: Model, *, stacks: Collection[str] | None = None, layers: Collection[int] | None = None
-) -> dict[HeadLayer, Captured]:
+def captured_variance(model: Model) -> dict[HeadLayer, Captured]:
     """Return the captured variance of every multi-head or grouped layer, by (head stack, layer), without centring."""
-    with one_blas_thread():
-        return {
-            place: _captured(scaled_query_key(site)) for place, site in _multi_head_sites(model, stacks, layers).items()
-        }
-
-
-def rank_for(captured: np.ndarray, share: float) -> np.ndarray:
-    """Return the smallest rank that captures at least this share, along the last dimension."""
-    return (np.asarray(captured) < share - 1e-6).sum(axis=-1) + 1
-
-
-def _multi_head_sites(
-    model: Model, stacks: Collection[str] | None, layers: Collection[int] | None
-) -> dict[HeadLayer, Site]:
-    sites = {}
-    for place, module in layers_at(model, find_layers(model, stacks, layers)).items():
+    found = {}
+    for place, module in layers_at(model, find_layers(model, None, None)).items():
         inner = in_float32(inside_gates(module))
         try:
             multi_head_of(inner.kind)
         except ConfigError as error:
             raise ConfigError(f"{place[0]}/{place[1]}: {error}") from None
-        sites[place] = Site(as_multi_head(inner))
-    return sites
+        with one_blas_thread():
+            found[place] = _captured(scaled_query_key(Site(as_multi_head(inner))))
+    return found
+
+
+def rank_for(captured: np.ndarray, share: float) -> np.ndarray:
+    """Return the smallest rank that captures at least this share, along the last dimension."""
+    return (np.asarray(captured) < share - 1e-6).sum(axis=-1) + 1
 
 
 def _captured(products: Products) -> Captured:

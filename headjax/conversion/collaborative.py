@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from headjax.conversion.calibration import Root, covariance_root
-from headjax.conversion.decomposition import CP, Solver, decompose
+from headjax.conversion.decomposition import CP, Solver, fit_layers
 from headjax.conversion.products import Products
 from headjax.conversion.target import (
     Site,
@@ -21,6 +21,7 @@ from headjax.conversion.target import (
 )
 from headjax.core.errors import require
 from headjax.core.fields import Size
+from headjax.core.programs import one_blas_thread
 from headjax.core.tensors import Params
 from headjax.nn import CollaborativeAttention, Kind
 from headjax.nn.module import AttentionModule
@@ -67,7 +68,8 @@ class ToCollaborative(Target):
         weights = [roots(sites[i]) for i in members]
         layers = [weighted(scaled_query_key(sites[i]), weight) for i, weight in zip(members, weights, strict=True)]
         stacked = Products(*(jnp.stack(factors) for factors in zip(*layers, strict=True)))
-        fit = decompose(stacked, self.shared_dim, self.solver).factors
+        with one_blas_thread():
+            fit = jax.block_until_ready(fit_layers(stacked, self.shared_dim, self.solver)).factors
         factors = [jax.tree.map(lambda array, i=i: array[i], fit) for i in range(len(members))]
         return [
             factor

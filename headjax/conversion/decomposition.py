@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from headjax.conversion.products import Products, gram, join, project, squared_norm
 from headjax.core.fields import Checked, NotNegative, Size
-from headjax.core.programs import one_blas_thread, one_by_one
+from headjax.core.programs import one_by_one
 
 
 class CP(NamedTuple):
@@ -212,15 +212,9 @@ def _against(new: CP, point: CP, best: CP) -> jax.Array:
     return sum(products, jnp.zeros(())) < 0.0
 
 
-def decompose(products: Products, rank: int, solver: Solver = Solver()) -> Fit:
-    """Approximate every layer's T_h = A_h B_h^T by the nearest P diag(m_h) S^T of the given rank, in float32."""
-    with one_blas_thread():
-        return jax.block_until_ready(fit_layers(products, rank, solver))
-
-
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def fit_layers(products: Products, rank: int, solver: Solver) -> Fit:
-    """Decompose every layer, see `decompose`; a jitted function, whose program tells its memory."""
+    """Approximate every layer's T_h = A_h B_h^T by the nearest P diag(m_h) S^T of this rank, in float32."""
 
     def one_layer(layer: Products) -> Fit:
         # A tensor of norm one makes damping and tolerance mean the same for every layer.

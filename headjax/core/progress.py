@@ -129,4 +129,6 @@ class Lines:
 
 def measurements(values: Mapping[str, float], between: str) -> str:
     """Return measurements as text, such as `loss 2.5`."""
-    return between.join(f"{name} {value:,.4g}" for name, value in values.items())
+    return between.join(
+        f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:,.4g}" for name, value in values.items()
+    )

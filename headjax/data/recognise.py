@@ -113,6 +113,8 @@ def labelled_form(
     found = {row.values["label"] for row in table_rows(file, {"label": label})}
     known = [one for one in found if not is_missing(one, numbers=True)]
     real = any("." in one for one in known) and all(map(_is_number, known))
+    if any("," in one for one in known) and all(_is_number(one.replace(",", ".")) for one in known):
+        raise DataError(f"{file}: {label}: labels have decimal commas, such as {max(known, key=len)!r}; write points")
     if embeds and pairs and (real or label == "score"):
         return "similarity"
     if numbers or (numbers is None and real):
@@ -133,11 +135,18 @@ def table_columns(path: str | Path) -> dict[str, str]:
     names = header(path)
     found = known_columns(names, PAIR_COLUMNS)
     if "text" not in found:
-        raise DataError(f"{path}: expected columns sentence, maybe sentence2, and label; it has {', '.join(names[:8])}")
+        raise DataError(
+            f"{path}: expected columns sentence, maybe sentence2, and label; it has {', '.join(names[:8])}; "
+            "rename them, or name them to headjax finetune by --columns"
+        )
     return found
 
 
 def known_columns(names: tuple[str, ...], known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return for every field the first of its known columns that a table has; nothing for a field without any."""
-    found = {field: next((one for one in columns if one in names), "") for field, columns in known.items()}
+    """Return for every field the first of its known columns that a table has; nothing for a field without any.
+
+    Neither case nor blanks around a name count.
+    """
+    there = {name.strip().casefold(): name for name in reversed(names)}
+    found = {field: next((there[one] for one in columns if one in there), "") for field, columns in known.items()}
     return {field: column for field, column in found.items() if column}

@@ -7,6 +7,7 @@ import csv
 import itertools
 import json
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -116,7 +117,7 @@ def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
     lines, number = read_lines(file), 0
     rows: Iterator[list[str]] = (line.removesuffix("\n").split("\t") for line in lines)
     if suffix_of(file) == ".csv":
-        first = next(line for line in read_lines(file) if line.strip("\n"))
+        first = re.sub('"[^"]*"', "", next(line for line in read_lines(file) if line.strip("\n")))
         csv.field_size_limit(CELL)
         rows = csv.reader(lines, delimiter=next((one for one in ",;\t" if one in first), ","), strict=True)
     try:

@@ -135,8 +135,8 @@ def predict(
 ) -> list[Prediction]:
     """Return a model's predictions for texts, in their order.
 
-    Every prediction has `text` (and `second`, `given` and the other columns of a table where the inputs have them), and
-    by the model's output
+    Every prediction has `text` (and `second`, `given` and the other columns of a table where the inputs have them, as
+    `table.NAME` where the name is taken), and by the model's output
 
     * of a classifier `label`, its `probability`, and the `probabilities` of all classes by name;
     * of a regression `number`;
@@ -173,7 +173,13 @@ def predict(
     shown = {"text": inputs.texts, "second": inputs.second, "given": inputs.given}
     known = {name: column for name, column in shown.items() if column}
     others = inputs.others or [{}] * len(found)
-    return [{**{name: column[i] for name, column in known.items()}, **others[i], **one} for i, one in enumerate(found)]
+
+    def joined(i: int, one: Prediction) -> Prediction:
+        own = {**{name: column[i] for name, column in known.items()}, **one}
+        beside = {f"table.{name}" if name in own else name: cell for name, cell in others[i].items()}
+        return {name: own[name] for name in known} | beside | one
+
+    return [joined(i, one) for i, one in enumerate(found)]
 
 
 def predict_images(

@@ -12,6 +12,7 @@ from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, Similarit
 from headjax.data.recognise import first_file, labelled_form, named_task, table_columns
 from headjax.data.registry import PAIR_COLUMNS, TASKS
 from headjax.data.store import is_prepared
+from headjax.data.tables import is_table
 from headjax.data.wikitext import CONTEXT, protocol
 from headjax.evaluation.measures import embeds
 from headjax.evaluation.selection import SPLITS, selection_of
@@ -113,8 +114,10 @@ def task_config(spec: str, request: Request, *, whole: bool = False) -> DataConf
     if not (path and part in TASKS) and is_prepared(spec):
         return DataConfig(task=spec, length=request.asked_length).for_files(request.model.files)
     named, path = named_task(spec)
-    if spec == path and named.name in ("classification", "pairs", "regression", "similarity", "multi_label"):
-        file = str(first_file(path))
+    labelled = ("classification", "pairs", "regression", "similarity", "multi_label")
+    file = str(first_file(path)) if spec == path and named.name in ("text", *labelled) else ""
+    # A table without labels is text, which a classifier does not read: `table_form` says so.
+    if file and (named.name in labelled or (is_table(file) and names_or_numbers(request.model.config))):
         named = TASKS[table_form(file, table_columns(file), request.model)]
         spec = f"{named.name}:{path}"
     alone = bool(path) and not source_of(path).is_dir() and named.name not in ("wikitext2", "images")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+import itertools
+import warnings
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -18,6 +20,9 @@ ROUNDING = 0.03
 """Largest difference of two results that should be equal, as a share of them: bfloat16 rounds as coarsely."""
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+TOKENS = 3
+"""Tokens that a layer alone is called with."""
 
 
 def parameter(layer: nnx.Module, path: str) -> Any:
@@ -84,8 +89,9 @@ def check_alone(layer: nnx.Module, site: AttentionSite) -> None:
     """
     if not _has_values(parameter(layer, site.kernel)):
         return
-    query = np.arange(site.heads) == site.heads - 1
-    key = np.arange(site.kv_heads) == site.kv_heads - 1
+    # Of several heads the second, which reads the first KV head where groups lie one after another, and only there.
+    query = np.arange(site.heads) == min(1, site.heads - 1)
+    key = np.arange(site.kv_heads) == site.groups[query]
     every = [path for path, _, _ in site.held()]
     with jax.ensure_compile_time_eval():
         try:
@@ -97,9 +103,9 @@ def check_alone(layer: nnx.Module, site: AttentionSite) -> None:
             if site.fused:
                 raise HeadjaxError(
                     f"{site.fused[0][0]} may hold queries, keys and values in several orders, and the layer cannot be "
-                    f"called with inputs alone to tell: {_first_line(error)}"
+                    f"called with inputs, a mask and positions alone to tell: {_first_line(error)}"
                 ) from None
-            return  # such as one that needs positions; queries, keys and values apart have one usual order
+            return  # queries, keys and values apart have one usual order
     if not _close(closed - nothing, alone - nothing):
         raise HeadjaxError(
             f"its heads of {site.head_dim} do not lie one after another in its flat kernels, or depend on each other"
@@ -117,8 +123,14 @@ def check_pruned(layer: nnx.Module, pruned: nnx.Module, site: AttentionSite, que
                 _called(_masked(layer, site, site.rows, kept, np.ones(site.kv_heads, bool)), site)
                 for kept in (query, np.zeros_like(query))
             )
-        except Exception:
-            return  # it cannot be called with inputs alone
+        except Exception as error:
+            name = type(layer).__qualname__
+            warnings.warn(
+                f"prune: a pruned {name} is not checked, as it cannot be called with inputs, a mask and positions "
+                f"alone ({_first_line(error)}); compare the model with headjax.gated",
+                stacklevel=8,
+            )
+            return
         try:
             found = _called(_first(pruned, site), site)
         except Exception as error:
@@ -163,14 +175,38 @@ def _masked(layer: nnx.Module, site: AttentionSite, paths: Iterable[str], query:
 
 
 def _called(layer: Any, site: AttentionSite) -> np.ndarray:
-    """Return a layer's output for three random tokens; every other argument is None."""
+    """Return a layer's output for a few random tokens, with the first of some usual arguments that it takes."""
     layer.eval()
     kernel = parameter(layer, site.kernel)
-    inputs = jnp.asarray(np.random.default_rng(0).normal(size=(1, 3, kernel.shape[-1])), kernel.dtype)
+    inputs = jnp.asarray(np.random.default_rng(0).normal(size=(1, TOKENS, kernel.shape[-1])), kernel.dtype)
     arguments = list(inspect.signature(type(layer).__call__).parameters.values())[2:]
     needed = [one.name for one in arguments if one.default is one.empty and one.kind not in VARIADIC]
-    results = jax.tree.leaves(layer(inputs, **{name: True if name == "deterministic" else None for name in needed}))
-    found = next((np.asarray(result, np.float64) for result in results if result.shape == inputs.shape), None)
+    failed: Exception | None = None
+    for usual in _usual_arguments(needed):
+        try:
+            return _output(layer(inputs, **usual), inputs)
+        except Exception as error:
+            failed = error
+    assert failed is not None
+    raise failed
+
+
+def _usual_arguments(names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield None for all but `deterministic`, then masks and positions of several shapes for arguments so named."""
+    fixed = {name: True if name == "deterministic" else None for name in names}
+    masks, positions = ([name for name in fixed if word in name] for word in ("mask", "pos"))
+    causal, counted = jnp.tril(jnp.ones((TOKENS, TOKENS), bool)), jnp.arange(TOKENS)
+    yield fixed
+    if masks or positions:
+        for front, batch in itertools.product(((1, 1), (1,), ()), ((1,), ())):
+            found = dict.fromkeys(masks, causal.reshape(*front, TOKENS, TOKENS))
+            yield fixed | dict.fromkeys(positions, counted.reshape(*batch, TOKENS)) | found
+
+
+def _output(results: Any, inputs: jax.Array) -> np.ndarray:
+    """Return the result of a layer that has the shape of its inputs."""
+    shaped = (result for result in jax.tree.leaves(results) if result.shape == inputs.shape)
+    found = next((np.asarray(result, np.float64) for result in shaped), None)
     if found is None:
         raise TypeError("none of its results has the shape of its inputs")
     if not np.isfinite(found).all():

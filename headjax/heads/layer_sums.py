@@ -22,7 +22,7 @@ from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import check_batch, counted_at, device_batch
 from headjax.models.model import Model
-from headjax.models.walk import LayerBlock, State, blocks_of, embed, step
+from headjax.models.walk import LayerBlock, State, SubLayerSeen, blocks_of, embed, step
 from headjax.nn.compute import Compute
 from headjax.nn.layer import TransformerLayer
 
@@ -253,11 +253,16 @@ def layer_sums(
     ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
     behind = (teacher.stream - student.stream).astype(jnp.float32)
     lacking = (teacher.output - student.output).astype(jnp.float32) + mended * ratio[None, None, :] * behind
-    counted = counted_at(student.mask, lacking.shape[:2])[:, :, None]
-    ones = jnp.ones((*lacking.shape[:2], 1), jnp.float32)
-    features = jnp.where(counted > 0, jnp.concatenate([student.features.astype(jnp.float32), ones], axis=2), 0.0)
-    halves = sums_by_half(by_example(features), by_example(jnp.where(counted > 0, lacking, 0.0)), shift)
-    return replicated_sums((halves, branch)), x, {name: given[name] for name in later}
+    halves = feature_sums(student, lacking, shift)
+    return (halves, replicated_sums(branch)), x, {name: given[name] for name in later}
+
+
+def feature_sums(layer: SubLayerSeen, lacking: jax.Array, shift: Any) -> RefitSums:
+    """Return the sums of products of a sub-layer's features, and of what its output lacks."""
+    counted = counted_at(layer.mask, layer.output.shape[:2])[:, :, None]
+    ones = jnp.ones((*layer.output.shape[:2], 1), jnp.float32)
+    features = jnp.where(counted > 0, jnp.concatenate([layer.features.astype(jnp.float32), ones], axis=2), 0.0)
+    return replicated_sums(sums_by_half(by_example(features), by_example(jnp.where(counted > 0, lacking, 0.0)), shift))
 
 
 def sums_by_half(features: jax.Array, lacking: jax.Array, shift: Any) -> RefitSums:

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ Logits = dict[str, jax.Array]
 class GateDistribution(Checked, abc.ABC):
     """Base of gate distributions with one learned logit per head. Subclasses are frozen dataclasses."""
 
-    initial: float
+    initial: ClassVar[float]
     """Logit that every head starts from."""
 
     def check(self, total: int) -> None:
@@ -91,21 +91,13 @@ class HardConcrete(GateDistribution):
 
     Attributes:
         weight: Nats that one open head adds to the mean loss per target.
-        initial: Initial log a; 2 opens a gate with probability 0.94.
-        temperature: Temperature beta.
-        low, high: Ends of the stretched interval.
     """
 
     weight: NotNegative
-    initial: float = 2.0
-    temperature: Positive = 0.33
-    low: float = -0.1
-    high: float = 1.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.low < 0.0, "low", f"must be below 0, got {self.low}")
-        require(self.high > 1.0, "high", f"must be above 1, got {self.high}")
+    initial: ClassVar[float] = 2.0  # log a, which opens a gate with probability 0.94
+    temperature: ClassVar[float] = 0.33  # beta
+    low: ClassVar[float] = -0.1
+    high: ClassVar[float] = 1.1
 
     def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
         gates = {}
@@ -115,12 +107,8 @@ class HardConcrete(GateDistribution):
         return gates
 
     def penalty(self, logits: Logits) -> jax.Array:
-        return self.weight * jnp.stack([array.sum() for array in self.open_probability(logits).values()]).sum()
-
-    def open_probability(self, logits: Logits) -> Logits:
-        """Return P(gate > 0) of every head."""
         shift = self.temperature * math.log(-self.low / self.high)
-        return {path: jax.nn.sigmoid(array - shift) for path, array in logits.items()}
+        return self.weight * jnp.stack([jax.nn.sigmoid(array - shift).sum() for array in logits.values()]).sum()
 
     def final(self, logits: Logits) -> Logits:
         return {path: self._stretch(jax.nn.sigmoid(array)) for path, array in logits.items()}
@@ -140,13 +128,12 @@ class Subset(GateDistribution):
 
     Attributes:
         count: Number k of heads to keep.
-        initial: Initial w.
         start, end: Temperature tau at the beginning and at the end; the paper's falls from 1000 to 1e-8 in 25,000
             steps.
     """
 
     count: Size
-    initial: float = 0.0
+    initial: ClassVar[float] = 0.0
     start: Positive = 1000.0
     end: Positive = 1e-8
 

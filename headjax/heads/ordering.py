@@ -98,13 +98,12 @@ def explicit_heads(config: ModelConfig, request: str) -> Order:
     return heads
 
 
-def requested_count(config: ModelConfig, request: str, stacks: Sequence[str] = ()) -> int:
+def requested_count(config: ModelConfig, request: str) -> int:
     """Return the number of heads that `12` or `40%` means; a percentage is of all heads, rounded down."""
-    total = len(all_heads(config, stacks or None))
+    total = len(all_heads(config))
     count = counted(amount_of(request).of(total))
     if count > total:
-        where = f" in {', '.join(stacks)}" if stacks else ""
-        raise HeadjaxError(f"remove: {request} asks for {count} heads, the model has {total}{where}")
+        raise HeadjaxError(f"remove: {request} asks for {count} heads, the model has {total}")
     return count
 
 

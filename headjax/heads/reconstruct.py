@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,12 @@ from jax.sharding import PartitionSpec
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Update
-from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
 from headjax.heads.layer_sums import sums_by_half
 from headjax.heads.maps import add_to, bias_of, contexts_of, matrix_of, silence
 from headjax.heads.program import Loss, Program, examples_in, prepare
 from headjax.heads.pruning import part_of, prune
-from headjax.heads.reconstruction import LayerRepair, Repaired, by_walk
+from headjax.heads.reconstruction import LayerRepair, Reconstruction, by_walk
 from headjax.heads.refit import RIDGES, RefitSums, refit
 from headjax.heads.site import (
     AttentionSite,
@@ -33,7 +32,7 @@ from headjax.heads.site import (
     without,
 )
 from headjax.heads.statistics import sum_over
-from headjax.heads.units import Place, prune_units
+from headjax.heads.units import Place
 from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
 from headjax.models.model import Model
 from headjax.models.walk import shows_sub_layers
@@ -41,35 +40,6 @@ from headjax.nn.compute import Compute
 
 SECOND_MAPS = ("down_proj", "fc2", "linear2", "dense2", "w2", "wo", "linear_out", "fc_out", "c_proj", "down")
 """Names of a feed-forward's second map."""
-
-
-class Reconstruction(NamedTuple):
-    """Result of `reconstruct`.
-
-    Attributes:
-        repaired: Model with repaired maps, with rows of 0 in W_O for removed heads and in W_2 for removed units.
-        removed: Removed heads.
-        units: Removed units of every feed-forward, by stack and layer.
-        layers: Repairs, in the order of computation.
-        examples: Number of calibration examples.
-        tokens: Number of their tokens that count, of the layer that has most.
-    """
-
-    repaired: Any
-    removed: tuple[HeadId, ...]
-    units: Mapping[tuple[str, int], tuple[int, ...]]
-    layers: tuple[LayerRepair, ...]
-    examples: int
-    tokens: int
-
-    def __repr__(self) -> str:
-        return brief(self)
-
-    @property
-    def model(self) -> Any:
-        """Pruned model with repaired maps, made by every call."""
-        pruned = prune(self.repaired, self.removed)
-        return prune_units(pruned, self.units) if self.units else pruned
 
 
 def reconstruct(
@@ -145,7 +115,7 @@ def reconstruct(
                 raise HeadjaxError(f"{name}: needs a model that offers the walk (headjax.models.walk), and no loss")
         own = None if compute == Compute() else compute
         found = _by_passes(model, batches, removed, loss, own, feed_forward, ridges, progress)
-    return Reconstruction(found.told(), found.removed, found.units, found.layers, found.examples, found.tokens)
+    return found._replace(repaired=found.told())
 
 
 def _by_passes(
@@ -157,7 +127,7 @@ def _by_passes(
     feed_forward: bool,
     ridges: Sequence[float],
     progress: Update | None,
-) -> Repaired:
+) -> Reconstruction:
     """Repair the maps of a model by whole passes for each of them."""
     program, state = prepare(model, loss, compute)
     gone = with_tied(program.sites, require_heads(program.sites, removed))
@@ -175,7 +145,7 @@ def _by_passes(
         repairs.append(repair)
         if progress is not None:
             progress(len(repairs), {"held_out": repair.held_out})
-    return Repaired(repaired, gone, {}, tuple(repairs), sum(map(examples_in, arrays)))
+    return Reconstruction(repaired, gone, {}, tuple(repairs), sum(map(examples_in, arrays)))
 
 
 def _second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:

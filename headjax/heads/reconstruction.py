@@ -16,13 +16,15 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.kind import own_copy
 from headjax.core.programs import trim
 from headjax.core.progress import Update
+from headjax.core.short import brief
 from headjax.core.tensors import Params
 from headjax.heads.agreement import count_examples
 from headjax.heads.head_id import HeadId, all_heads, tied_heads
 from headjax.heads.layer_sums import SubLayer, TwoModels, spread
+from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.surgery import output_map
-from headjax.heads.units import Place, units_to_remove
+from headjax.heads.units import Place, prune_units, units_to_remove
 from headjax.mesh.distributed import fetch
 from headjax.models.config import HEAD_STACKS, Batch, ModelConfig
 from headjax.models.model import Model, check_parts
@@ -51,35 +53,44 @@ class LayerRepair(NamedTuple):
     kept: bool
 
 
-class Repaired(NamedTuple):
-    """A model with repaired maps.
+class Reconstruction(NamedTuple):
+    """Result of `reconstruct`.
 
     Attributes:
-        model: The model, with rows of 0 in W_O for removed heads and in W_2 for removed units.
+        repaired: Model with repaired maps, with rows of 0 in W_O for removed heads and in W_2 for removed units.
         removed: Removed heads.
         units: Removed units of every feed-forward, by stack and layer.
         layers: Repairs, in the order of computation.
         examples: Number of calibration examples.
     """
 
-    model: Any
+    repaired: Any
     removed: tuple[HeadId, ...]
     units: Mapping[Place, tuple[int, ...]]
     layers: tuple[LayerRepair, ...]
     examples: int
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def tokens(self) -> int:
         """Number of calibration tokens that count, of the layer that has most."""
         return max((repair.tokens for repair in self.layers), default=0)
 
+    @property
+    def model(self) -> Any:
+        """Pruned model with repaired maps, made by every call."""
+        pruned = prune(self.repaired, self.removed)
+        return prune_units(pruned, self.units) if self.units else pruned
+
     def told(self) -> Any:
-        """Return the model, the repair in its history where it has one; warn of too few tokens."""
+        """Return the repaired model, the repair in its history where it has one; warn of too few tokens."""
         _warn_of_unknowns(self.layers)
-        if not hasattr(self.model, "with_entry"):
-            return self.model
+        if not hasattr(self.repaired, "with_entry"):
+            return self.repaired
         names = [repair.name for repair in self.layers if repair.kept]
-        return self.model.with_entry("reconstruct", examples=self.examples, tokens=self.tokens, repaired=names)
+        return self.repaired.with_entry("reconstruct", examples=self.examples, tokens=self.tokens, repaired=names)
 
 
 def by_walk(
@@ -94,7 +105,7 @@ def by_walk(
     ridges: Sequence[float] = RIDGES,
     compute: Compute = Compute(),
     progress: Update | None = None,
-) -> Repaired:
+) -> Reconstruction:
     """Repair the maps of a model whose blocks show their sub-layers, see `headjax.heads.reconstruct.reconstruct`.
 
     Each batch is read with one forward of every layer, in the original model and in the pruned one. Units go whose
@@ -118,7 +129,7 @@ def by_walk(
             progress(number, {"held_out": repair.held_out})
     params = returned(own, placed.params if converted is None else own.params, models)
     count = sum(count_examples(own.config, fetch(batch)) for batch in examples)
-    return Repaired(own.replace(params=params), tuple(sorted(gone)), walk.units, tuple(walk.repairs), count)
+    return Reconstruction(own.replace(params=params), tuple(sorted(gone)), walk.units, tuple(walk.repairs), count)
 
 
 def _units_lost(config: ModelConfig, units: float | Mapping[Place, int]) -> dict[Place, int]:
@@ -254,9 +265,8 @@ class RepairWalk:
         """Remove units of a feed-forward from the student; return the sums without them, and which units are left."""
         layer = self.models.layer
         weight = np.asarray(fetch(layer.feed_forward.down[...]), np.float64)
-        units = least_needed(
-            centred(sums, layer.feed_forward.down_bias is not None), weight, self._lost[name, block[0]]
-        )
+        moments, _ = centred(sums.gram.sum(axis=0), layer.feed_forward.down_bias is not None)
+        units = least_needed(moments, weight, self._lost[name, block[0]])
         kept = np.ones(len(weight), bool)
         kept[units] = False
         self.units[name, block[0]] = tuple(sorted(int(unit) for unit in units))

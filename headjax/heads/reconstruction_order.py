@@ -23,7 +23,7 @@ from headjax.heads.maps import add_to, bias_of, every_context, matrix_of
 from headjax.heads.missed import checked
 from headjax.heads.ordering import Order
 from headjax.heads.program import Loss, examples_in, mean_loss, prepare
-from headjax.heads.refit import Change, damped_inverse, without_features
+from headjax.heads.refit import Change, centred, damped_inverse, without_features
 from headjax.heads.sensitivity import prices
 from headjax.heads.site import AttentionSite, Sites, ones, require_stacks
 from headjax.heads.statistics import sum_over
@@ -173,9 +173,9 @@ def _ordered(
             output = np.asarray(fetch(matrix_of(model, layer.site, layer.number)), np.float64)
             output = output.reshape(layer.site.heads, layer.site.head_dim, -1)
             biased = bias_of(model, layer.site) is not None
-            moments = _second(sums + layer.summed(judged), biased)[0]
+            moments = centred(sums + layer.summed(judged), biased)[0]
             removals.append(layer_removals(moments, output, layer.groups(whole_groups)))
-            changes.append(_changes(removals[-1].order, output, *_second(sums, biased)))
+            changes.append(_changes(removals[-1].order, output, *centred(sums, biased)))
     effects = way.effects(layers, changes, progress)
     return _merged(layers, removals, list(map(_curve, removals, effects)))
 
@@ -235,13 +235,6 @@ def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[An
         return list(batches), list(batches)
     judged = batches_for(batches, min(examples, sum(map(examples_in, batches)) // 2))
     return judged, [batch for batch in batches if all(batch is not other for other in judged)]
-
-
-def _second(sums: np.ndarray, biased: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the second moments of contexts about the mean that a bias takes up (0 without a bias), and that mean."""
-    tokens = max(float(sums[-1, -1]), 1.0)
-    mean = sums[-1, :-1] / tokens * biased
-    return sums[:-1, :-1] / tokens - np.outer(mean, mean), mean
 
 
 def _measured(removals: int) -> list[int]:

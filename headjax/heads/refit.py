@@ -173,13 +173,11 @@ def damped_inverse(moments: np.ndarray) -> np.ndarray:
     return inverse
 
 
-def centred(sums: RefitSums, bias: bool) -> np.ndarray:
-    """Return the second moments of the features, about their mean where a bias takes that up."""
-    both = sums.gram.sum(axis=0)
-    tokens = max(float(both[-1, -1]), 1.0)
-    mean = both[:-1, -1] / tokens
-    moments: np.ndarray = both[:-1, :-1] / tokens - (np.outer(mean, mean) if bias else 0.0)
-    return moments
+def centred(gram: np.ndarray, bias: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the second moments of the features about the mean that a bias takes up (0 without one), and that mean."""
+    tokens = max(float(gram[-1, -1]), 1.0)
+    mean = gram[-1, :-1] / tokens * bias
+    return gram[:-1, :-1] / tokens - np.outer(mean, mean), mean
 
 
 def without_rows(sums: RefitSums, weight: np.ndarray, rows: np.ndarray) -> RefitSums:

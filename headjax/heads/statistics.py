@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -120,20 +119,18 @@ ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first"
 """Position of the key that a query attends to, relative to its own; None is the first key that is no padding."""
 
 
+THRESHOLD = 0.9
+"""Share of a head's queries that makes its role."""
+
+
 class Role(NamedTuple):
     """Role of a head; NaN is the share of a key that no query could choose (`next` in a causal model)."""
 
     shares: dict[str, float]  # of the queries that look there most, among those that may see that key and another
-    role: str | None  # with the largest share if that reaches the threshold
+    role: str | None  # with the largest share if that reaches `THRESHOLD`
 
 
-def head_roles(
-    model: Model,
-    batches: Iterable[Batch],
-    *,
-    threshold: float = 0.9,
-    compute: Compute = Compute(attention="einsum"),
-) -> dict[HeadId, Role]:
+def head_roles(model: Model, batches: Iterable[Batch]) -> dict[HeadId, Role]:
     """Return the role of every head: positional if its largest weight is on one relative position in 90 % of cases.
 
     This definition is that of Voita et al. (2019), section 5.1. In cross-attention positions are those of the key
@@ -141,25 +138,25 @@ def head_roles(
     """
     config = model.config
     arrays = (device_batch(model.config, batch) for batch in batches)
-    total = sum_over(_counts(model, batch, compute) for batch in arrays)
+    total = sum_over(_counts(model, batch) for batch in arrays)
     roles = {}
     for head in all_heads(config):
         hits, possible = total[head.stack][head.layer]
         with np.errstate(invalid="ignore"):
-            roles[head] = _role(hits[:, position(config, head)] / possible, threshold)
+            roles[head] = _role(hits[:, position(config, head)] / possible)
     return roles
 
 
-def _role(shares: np.ndarray, threshold: float) -> Role:
+def _role(shares: np.ndarray) -> Role:
     named = dict(zip(ROLES, shares.tolist(), strict=True))
     best = max(named, key=lambda name: -1.0 if np.isnan(named[name]) else named[name])
-    return Role(named, best if named[best] >= threshold else None)
+    return Role(named, best if named[best] >= THRESHOLD else None)
 
 
-@functools.partial(jax.jit, static_argnames="compute")
-def _counts(model: Model, batch: Any, compute: Compute) -> Any:
+@jax.jit
+def _counts(model: Model, batch: Any) -> Any:
     """Return by head stack and layer the queries `[roles, heads]` that look there and those `[roles]` that could."""
-    options = Pass(probe=_role_counts, compute=compute)
+    options = Pass(probe=_role_counts, compute=Compute(attention="einsum"))
     return model.forward(batch, options).require_probes()
 
 

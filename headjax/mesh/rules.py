@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from flax import nnx
@@ -33,19 +32,17 @@ def partition_spec(
     path: str,
     tensor: nnx.Param[Any],
     mesh: Mesh,
-    rules: Mapping[str, str | None] = RULES,
     sharding: ShardingConfig = ShardingConfig(),
 ) -> PartitionSpec:
     """The tensor's placement on the mesh.
 
-    A mesh axis that the mesh lacks, or of size one, shards nothing, so on a single device every spec is empty. A
-    logical axis that only the standard table names is replicated.
+    A mesh axis that the mesh lacks, or of size one, shards nothing, so on a single device every spec is empty.
     """
     spec: list[str | None] = []
     for size, axis in zip(tensor.shape, tensor.out_sharding, strict=True):
-        if axis is not None and axis not in rules and axis not in RULES:
+        if axis is not None and axis not in RULES:
             raise ConfigError(f"{path}: no sharding rule for logical axis {axis!r}")
-        target = None if axis is None else rules.get(axis)
+        target = None if axis is None else RULES[axis]
         if target is None or mesh.shape.get(target, 1) == 1:
             spec.append(None)
             continue
@@ -74,16 +71,9 @@ def moment_spec(tensor: nnx.Param[Any], placed: PartitionSpec, mesh: Mesh) -> Pa
     return _shortened(spec)
 
 
-def shardings(
-    tensors: Tensors,
-    mesh: Mesh,
-    rules: Mapping[str, str | None] = RULES,
-    sharding: ShardingConfig = ShardingConfig(),
-) -> dict[str, Any]:
+def shardings(tensors: Tensors, mesh: Mesh, sharding: ShardingConfig = ShardingConfig()) -> dict[str, Any]:
     """A `NamedSharding` for every declared tensor, in the same nesting."""
-    return map_tensors(
-        lambda path, tensor: NamedSharding(mesh, partition_spec(path, tensor, mesh, rules, sharding)), tensors
-    )
+    return map_tensors(lambda path, tensor: NamedSharding(mesh, partition_spec(path, tensor, mesh, sharding)), tensors)
 
 
 def moment_shardings(tensors: Tensors, mesh: Mesh, sharding: ShardingConfig = ShardingConfig()) -> dict[str, Any]:

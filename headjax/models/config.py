@@ -121,10 +121,6 @@ class Loss(NamedTuple):
         """Return the mean loss over all targets of the batch."""
         return self.total.sum() / jax.numpy.maximum(self.weight.sum(), 1.0)
 
-    def per_example(self) -> jax.Array:
-        """Return the `[batch]` mean losses over each example's own targets."""
-        return self.total / jax.numpy.maximum(self.weight, 1.0)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Checked, abc.ABC):

@@ -40,10 +40,6 @@ class ModelSummary(NamedTuple):
     length: int  # tokens (or patches and tokens) of the example that `flops` are for
     layers: tuple[LayerSummary, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The summary as JSON data."""
-        return self._asdict() | {"layers": [to_data(layer._asdict()) for layer in self.layers]}
-
 
 def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) -> ModelSummary:
     """Count a model's parameters, heads, FLOPs and cache; no array is made.

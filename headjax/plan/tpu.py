@@ -63,14 +63,9 @@ class Slice(NamedTuple):
     slices: int = 1
 
     @property
-    def num_chips(self) -> int:
-        """Number of chips, those of all slices together."""
-        return math.prod(self.shape) * self.slices
-
-    @property
     def num_devices(self) -> int:
-        """Number of JAX devices."""
-        return self.num_chips * self.chip.devices
+        """Number of JAX devices of all slices together."""
+        return math.prod(self.shape) * self.slices * self.chip.devices
 
     @property
     def topology(self) -> str:

@@ -60,11 +60,6 @@ def percent(fraction: float | None) -> str:
     return _special(fraction) or f"{100 * _float(fraction):.1f}%"
 
 
-def ratio(value: float | None) -> str:
-    """A factor: `1.23` and a multiplication sign."""
-    return _special(value) or f"{_digits(_round(_float(value)))}×"  # noqa: RUF001
-
-
 def significant(value: float | None) -> str:
     """Three significant digits: `0.00123`, `12.3`, `1.23e+07`."""
     special = _special(value)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 from headjax.conversion.model import parse_target
 from headjax.conversion.target import Target
 from headjax.conversion.turning import turns
 from headjax.core.errors import ConfigError, require
-from headjax.core.fields import Bound, Checked
+from headjax.core.fields import Checked, Share
 from headjax.nn import Kind
-
-Share = Annotated[float, Bound("must be from 0 to 1", lambda value: 0.0 <= value <= 1.0)]
-"""A share of a layer's heads, units or dimensions."""
 
 
 class Level(NamedTuple):
@@ -93,16 +90,6 @@ class Grid(Checked):
     def of_units(self) -> list[Level]:
         """Return the levels of a feed-forward."""
         return [Level(units=share) for share in self.units if share < 1.0]
-
-    def told(self) -> dict[str, list[str]]:
-        """Return the names of all levels by the kind of sub-layer."""
-        levels = {
-            "attention": self.removals(),
-            "decoder": self.cached,
-            "encoder": self.others,
-            "feed_forward": self.of_units(),
-        }
-        return {name: [str(level) for level in of] for name, of in levels.items()}
 
 
 def head_groups(attention: Kind) -> list[tuple[int, ...]]:

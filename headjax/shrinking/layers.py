@@ -11,12 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion.calibration import Moments, input_sums, moments_of
-from headjax.heads.layer_sums import of_some_batches, replicated_sums, sums_by_half
+from headjax.heads.layer_sums import feature_sums, of_some_batches, replicated_sums
 from headjax.heads.refit import RefitSums
 from headjax.heads.statistics import sum_over
 from headjax.mesh.mesh import by_example
-from headjax.models.inputs import counted_at
-from headjax.models.walk import LayerBlock, State, SubLayerSeen, step
+from headjax.models.walk import LayerBlock, State, step
 from headjax.nn.compute import Compute
 
 
@@ -78,11 +77,3 @@ def _products(block: LayerBlock, state: State, compute: Compute, shift: Any) -> 
     after, seen = block.sub_layers(state, compute, probe=note)
     sums = {slot: feature_sums(layer, jnp.zeros((*layer.output.shape[:2], 1)), shift) for slot, layer in seen.items()}
     return (sums, inputs), by_example(after.x), {slot: seen[slot].output for slot in inputs}
-
-
-def feature_sums(layer: SubLayerSeen, lacking: jax.Array, shift: Any) -> RefitSums:
-    """Return the sums of products of a sub-layer's features, and of what its output lacks."""
-    counted = counted_at(layer.mask, layer.output.shape[:2])[:, :, None]
-    ones = jnp.ones((*layer.output.shape[:2], 1), jnp.float32)
-    features = jnp.where(counted > 0, jnp.concatenate([layer.features.astype(jnp.float32), ones], axis=2), 0.0)
-    return replicated_sums(sums_by_half(by_example(features), by_example(jnp.where(counted > 0, lacking, 0.0)), shift))

@@ -193,7 +193,7 @@ class _Measuring:
         if not np.isfinite(sums.gram).all():
             raise HeadjaxError(f"{place.name}: sums over the calibration tokens are not finite")
         biased = self._bias is not None
-        moments = centred(sums, biased)
+        moments, _ = centred(sums.gram.sum(axis=0), biased)
         order: list[int] = []
         if place.attention is None:
             units = least_needed(moments, weight, place.units - min(map(place.count, levels), default=place.units))

@@ -9,12 +9,15 @@ from typing import Any
 import jax
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.modules import declared
 from headjax.core.progress import Progress, silent
+from headjax.core.tensors import count
 from headjax.hub.exporting import layout_of_export
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
+from headjax.models.summary import summarize
+from headjax.models.walk import FEED_FORWARD
 from headjax.shrinking.choice import NO_LAYER, Option, Table
-from headjax.shrinking.costs import costs_of
 from headjax.shrinking.grid import NONE, WHOLE
 from headjax.shrinking.latency import Clock, Latency, measure_latency
 from headjax.shrinking.measure import Form, Measured
@@ -33,10 +36,9 @@ def table_of(
 ) -> Table:
     """Return the table of options."""
     places, configs = places_of(model), _configs(model, measured)
-    costs = {level: costs_of(config, length).by_place for level, config in configs.items()}
+    costs = {level: _costs(config, length)[0] for level, config in configs.items()}
     costs[str(NONE)] = {place.name: {} for place in places}
-    whole = costs_of(model.config, length)
-    rest, latency = dict(whole.rest), None
+    (whole, rest), latency = _costs(model.config, length), None
     if clock is not None:
         levels = {
             name: {str(form.level): configs[str(form.level)] for form in own if form.level != NONE}
@@ -47,11 +49,34 @@ def table_of(
         rest["latency"] = latency.rest
     options: dict[str, tuple[Option, ...]] = {}
     for place in places:
-        original = _option(place, Form(WHOLE, 0.0, place.attention), "", whole.by_place[place.name], latency)
+        original = _option(place, Form(WHOLE, 0.0, place.attention), "", whole[place.name], latency)
         named = [(str(form.level), form) for form in measured[place.name]]
         others = (_option(place, form, level, costs[level][place.name], latency) for level, form in named)
         options[place.name] = (original, *others)
     return Table(options, rest, damage, 0.0 if latency is None else latency.parts)
+
+
+def _costs(config: ModelConfig, length: int) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+    """Return what each sub-layer costs for examples of this length, by place and quantity, and all else together."""
+    summary = summarize(config, length)
+    by_place = {
+        f"{layer.stack}/{layer.layer}": {
+            "parameters": float(layer.parameters),
+            "flops": float(layer.flops),
+            "cache": float(layer.cache_bytes_per_token * (layer.stack == "decoder")),
+        }
+        for layer in summary.layers
+    }
+    for stack, own in config.stacks().items():
+        tokens = config.attention_lengths(stack, length)[0]
+        for number, layer in enumerate(own.layers):
+            by_place[f"{stack}/{number}/{FEED_FORWARD}"] = {
+                "parameters": float(count(declared(layer.make_feed_forward()))),
+                "flops": float(layer.feed_forward_flops(tokens)),
+                "cache": 0.0,
+            }
+    flops = float(summary.flops) - sum(one["flops"] for one in by_place.values())
+    return by_place, {"parameters": 0.0, "flops": flops, "cache": 0.0, "latency": 0.0}
 
 
 def _option(place: Place, form: Form, level: str, costs: Mapping[str, float], latency: Latency | None) -> Option:

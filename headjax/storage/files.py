@@ -13,7 +13,7 @@ import shutil
 import socket
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -173,18 +173,12 @@ def check_characters(text: str, place: str) -> str:
     return text
 
 
-def json_text(
-    data: Any,
-    indent: int | None = None,
-    default: Callable[[Any], Any] | None = None,
-    *,
-    ensure_ascii: bool = True,
-) -> str:
+def json_text(data: Any, indent: int | None = None, *, ensure_ascii: bool = True) -> str:
     """Return data as JSON text, with null for numbers that are not finite: JSON has none."""
     try:
-        return json.dumps(data, indent=indent, default=default, allow_nan=False, ensure_ascii=ensure_ascii)
+        return json.dumps(data, indent=indent, allow_nan=False, ensure_ascii=ensure_ascii)
     except ValueError:
-        plain = json.loads(json.dumps(data, default=default), parse_constant=lambda _: None)
+        plain = json.loads(json.dumps(data), parse_constant=lambda _: None)
         return json.dumps(plain, indent=indent, ensure_ascii=ensure_ascii)
 
 

@@ -136,7 +136,7 @@ class Metrics:
             self._speeds.append(speed)
         values |= {"tokens_per_second": speed, "step_seconds": seconds}
         self.write(step, {f"train/{name}": value for name, value in values.items()})
-        self._bar(step, {"loss": values["loss"], "tokens/s": speed})
+        self._bar(step, {"loss": values["loss"], "tokens/s": round(speed)})
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record an evaluation, whose time counts for no step."""

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion import ToCollaborative, convert
-from headjax.conversion.decomposition import Damping, Solver, concatenation, decompose, fit_layers, sweep
+from headjax.conversion.decomposition import Damping, Solver, concatenation, fit_layers, sweep
 from headjax.conversion.products import Products, relative_distance, squared_norm
 from headjax.conversion.sharing import leading_columns
 from headjax.heads.surgery import map_attention
@@ -52,7 +52,7 @@ def test_each_factor_of_a_sweep_is_the_least_squares_solution(products: Products
 def test_the_error_falls_with_the_rank_and_is_the_reported_one(products: Products) -> None:
     errors = []
     for rank in (2, 5, 9):
-        fit = decompose(products, rank)
+        fit = fit_layers(products, rank, Solver())
         exact = [relative_distance(layer_of(products, i), layer_of(fit.factors, i).products()) for i in range(LAYERS)]
         assert_close(fit.errors[:, -1], exact, sums=tiny.SUMS)
         errors.append(exact)
@@ -60,7 +60,7 @@ def test_the_error_falls_with_the_rank_and_is_the_reported_one(products: Product
 
 
 def test_the_error_falls_from_sweep_to_sweep_and_the_same_bits_come_again(products: Products) -> None:
-    one, same = (decompose(products, 5, Solver(sweeps=40, tolerance=0.0)) for _ in range(2))
+    one, same = (fit_layers(products, 5, Solver(sweeps=40, tolerance=0.0)) for _ in range(2))
     assert np.all(np.diff(one.errors, axis=1) <= 1e-2)
     assert np.all(one.errors[:, -1] < one.errors[:, 0])
     for a, b in zip(one.factors, same.factors, strict=True):

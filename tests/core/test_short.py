@@ -5,8 +5,7 @@ import pytest
 
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import LearnedGates
-from headjax.heads.reconstruct import Reconstruction
-from headjax.heads.reconstruction import LayerRepair
+from headjax.heads.reconstruction import LayerRepair, Reconstruction
 from headjax.heads.scoring import DESCRIPTIONS, Scores
 from headjax.shrinking.choice import Choice, Table
 from headjax.shrinking.shrink import Point, Shrunk
@@ -25,7 +24,7 @@ REPAIRS = tuple(LayerRepair(f"decoder/{layer}", 12000, 5, 0.1, 0.5, True) for la
     [
         Scores(dict.fromkeys(DESCRIPTIONS, VALUES), 1.0, 1000, 0.1),
         LearnedGates({"decoder": ARRAY}, HEADS, VALUES, ARRAY),
-        Reconstruction(MODEL, HEADS, {}, REPAIRS, 5, 1000),
+        Reconstruction(MODEL, HEADS, {}, REPAIRS, 5),
         Shrunk(MODEL, HEADS, CHOICE, (Point("parameters", 0.5, 0.1, {}),) * 40, TABLE),
     ],
     ids=lambda result: type(result).__name__,

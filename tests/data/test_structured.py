@@ -9,7 +9,7 @@ import headjax
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data import DataConfig
 from headjax.data.metrics import ndcg, reciprocal_rank
-from headjax.data.recognise import recognise
+from headjax.data.recognise import recognise, table_columns
 from headjax.evaluation.entities import entities, tags_of
 from headjax.evaluation.sets import Ranking, SeveralLabels
 from headjax.evaluation.specs import load_task
@@ -121,6 +121,27 @@ def test_several_labels(tmp_path, wordpiece):
     assert found["micro_f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
     assert found["macro_f1"] == pytest.approx(2 / 3)
     assert found["subset_accuracy"] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    "header, rows, form, columns",
+    [
+        ("Sentence;Label", ["good film;1", "bad;0"], "classification", {"text": "Sentence", "label": "Label"}),
+        ("sentence, label", ["good film, 1", "bad, 0"], "classification", {"text": "sentence", "label": " label"}),
+        ('"text";label', ['"good, film";0.5', '"bad, dull";1'], "regression", {"text": "text", "label": "label"}),
+        ('label;"text, whole";text', ["1;a;good film", "0;b;bad"], "classification", {"text": "text", "label": "label"}),
+    ],
+)
+def test_names_of_columns_with_capitals_blanks_and_quoted_commas(tmp_path, header, rows, form, columns):
+    path = write_lines(tmp_path / "a.csv", header, *rows)
+    assert (recognise(str(path)), table_columns(path)) == (form, columns)
+
+
+def test_decimal_commas_are_neither_numbers_nor_classes(tmp_path):
+    path = write_lines(tmp_path / "a.csv", "sentence;score", "good film;0,5", "bad;1")
+    with pytest.raises(DataError, match=r"a\.csv: score: labels have decimal commas, such as '0,5'; write points"):
+        recognise(str(path))
+    assert recognise(str(write_lines(tmp_path / "b.csv", "sentence;label", "good;a,b", "bad;c"))) == "classification"
 
 
 def test_rankings_by_hand():

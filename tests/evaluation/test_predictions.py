@@ -206,6 +206,15 @@ def test_texts_that_are_empty_are_said_with_their_examples(tmp_path):
     assert [other["id"] for other in inputs.others] == ["1", "2", "3", "4"]
 
 
+def test_columns_that_are_named_as_a_prediction_are_kept_beside_it(tmp_path, bert):
+    model = headjax.with_task(bert, MultiLabel(classes=2, names=("bad", "good")))
+    path = write_lines(tmp_path / "a.csv", "id,sentence,text,labels", "1,good,long,x", "2,bad,short,y")
+    found = predict(model, read_inputs(str(path)))
+    assert [one["text"] for one in found] == ["good", "bad"]
+    assert [(one["id"], one["table.text"]) for one in found] == [("1", "long"), ("2", "short")]
+    assert all(isinstance(one["labels"], list) for one in found)
+
+
 def test_several_labels_have_their_probabilities(bert):
     model = headjax.with_task(bert, MultiLabel(classes=2, names=("bad", "good")))
     for one in predict(model, Inputs(TEXTS)):

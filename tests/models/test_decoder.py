@@ -125,7 +125,7 @@ def test_loss_is_the_cross_entropy_of_the_next_token(mixed):
     assert_close(loss.total, total, sums=tiny.SUMS)
     np.testing.assert_array_equal(loss.weight, weight)
     assert_close(loss.mean(), total.sum() / weight.sum(), sums=tiny.SUMS)
-    assert_close(loss.per_example(), total / weight, sums=tiny.SUMS)
+    assert_close(loss.total / loss.weight, total / weight, sums=tiny.SUMS)
     nothing = MIXED.loss(output, batch | {"labels": np.full_like(labels, -100)})
     assert float(nothing.mean()) == 0.0
 

@@ -84,7 +84,7 @@ def step(model: Any, batch: Any, compute: Compute) -> Any:
     def loss(model: Any) -> Any:
         output = model.forward(batch, Pass(compute=compute))
         found = model.config.loss(output, batch)
-        return found.mean(), {"hidden": output.hidden, "logits": output.logits, "losses": found.per_example()}
+        return found.mean(), {"hidden": output.hidden, "logits": output.logits, "losses": found.total}
 
     graph, params, rest = nnx.split(model, nnx.Param, ...)
     differentiate = jax.value_and_grad(lambda params: loss(nnx.merge(graph, params, rest)), has_aux=True)

@@ -26,7 +26,6 @@ from tests.report.test_plots import losses
         (numbers.size, 512, "512 B"),
         (numbers.size, 999.7, "1.00 KB"),
         (numbers.percent, 0.4213, "42.1%"),
-        (numbers.ratio, 1.234, "1.23×"),  # noqa: RUF001
         (numbers.fixed(2), 9.876, "9.88"),
         (numbers.significant, 0.0012345, "0.00123"),
         (numbers.duration, 0.000123, "123 µs"),
@@ -45,7 +44,7 @@ def test_numbers_are_written_with_three_digits_and_their_unit(form, value, text)
     assert form(value) == text
 
 
-FORMATS = [numbers.count, numbers.flops, numbers.size, numbers.duration, numbers.percent, numbers.ratio]
+FORMATS = [numbers.count, numbers.flops, numbers.size, numbers.duration, numbers.percent]
 
 
 @pytest.mark.parametrize("form", [*FORMATS, numbers.significant, numbers.fixed(1)])

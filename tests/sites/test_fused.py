@@ -163,14 +163,36 @@ class Turned(houses.FlatAttention):
         return self.wo(jnp.swapaxes(y, 2, 3).reshape(*x.shape[:2], -1))
 
 
-def turned(rngs):
-    return Turned(rngs, kv=HEADS)
+class Tiled(houses.FlatAttention):
+    """Head h reads KV head h modulo their number."""
+
+    def attend(self, x: jax.Array) -> jax.Array:
+        q, k, v = (map_(x).reshape(*x.shape[:2], -1, self.head_dim) for map_ in (self.wq, self.wk, self.wv))
+        k, v = (jnp.tile(y, (1, 1, self.num_heads // self.num_kv_heads, 1)) for y in (k, v))
+        return self.wo(attend(q, k, v).reshape(*x.shape[:2], -1))
 
 
-@pytest.mark.parametrize("attention", [Interleaved, turned])
-def test_flat_kernels_in_another_order_are_refused(attention):
+def placed(cls: type) -> type:
+    """A class whose layers need a mask and positions."""
+
+    class Placed(cls):
+        def __call__(self, x: jax.Array, attn_mask: jax.Array, positions: jax.Array) -> jax.Array:
+            assert attn_mask.shape == (1, x.shape[1], x.shape[1])
+            return cls.__call__(self, x + 0.1 * positions[..., None])
+
+    return Placed
+
+
+@pytest.mark.parametrize("wrap", [lambda cls: cls, placed], ids=["inputs", "positions"])
+@pytest.mark.parametrize("cls, kv", [(Interleaved, {}), (Turned, {"kv": HEADS}), (Tiled, {})])
+def test_flat_kernels_in_another_order_are_refused(cls, kv, wrap):
     with pytest.raises(HeadjaxError, match=r"layers\.0\.attn: .*one after another.*register_attention"):
-        headjax.attention_sites(houses.Classifier(attention))
+        headjax.attention_sites(houses.Classifier(lambda rngs: wrap(cls)(rngs, **kv)))
+
+
+def test_one_map_of_a_layer_that_needs_positions_is_found_and_pruned():
+    pruned = headjax.prune(placed(Flat)(nnx.Rngs(0)), ["./0", "./1"])
+    assert pruned.c_attn.kernel.shape == (WIDTH, 4 * SIZE)
 
 
 def test_one_map_of_a_layer_that_cannot_be_called_alone_is_refused():

@@ -147,7 +147,8 @@ def text(row: Row, name: str) -> str:
     """Return a field of a row that must be text."""
     value = row.values[name]
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{row.place}: {name} is {'blank' if isinstance(value, str) else repr(value)}")
+        told = "blank; fill the cell, or delete the row" if isinstance(value, str) else repr(value)
+        raise DataError(f"{row.place}: {name} is {told}")
     return value
 
 

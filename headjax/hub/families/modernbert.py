@@ -198,9 +198,7 @@ NOMIC_BERT = Family(
     class_prefix="NomicBert",
     prefix="nomic_bert.",
     config=encoder(
-        Layers(
-            size("num_hidden_layers", 12), {"attention": _NOMIC_ATTENTION, "hidden": size("intermediate_size", 3072)}
-        ),
+        Layers(size("num_hidden_layers", 12), _NOMIC_LAYER),
         width=_WIDTH,
         vocab_size=size("vocab_size", 30528),
         positions="none",
