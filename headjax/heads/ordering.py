@@ -58,7 +58,7 @@ def counted(number: float) -> int:
 
 def shared(share: float, total: int) -> int:
     """Return the number of heads that a share of all means."""
-    require(0.0 <= share <= 1.0, "share", f"must be between 0 and 1, got {share}")
+    require(isinstance(share, int | float) and 0.0 <= share <= 1.0, "share", f"must be from 0 to 1, got {share!r}")
     return counted(share * total)
 
 

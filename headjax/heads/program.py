@@ -37,7 +37,10 @@ class Losses(NamedTuple):
     @classmethod
     def of(cls, found: Any) -> Losses:
         """Return what a `Loss` returned; an example without a number of targets has one."""
-        total = jnp.asarray(getattr(found, "total", found), jnp.float32)
+        total = getattr(found, "total", found)
+        if not isinstance(total, jax.Array | np.ndarray | np.generic | int | float):
+            raise HeadjaxError(f"loss: expected the loss of every example, or one number, got {type(total).__name__}")
+        total = jnp.asarray(total, jnp.float32)
         return cls(total, jnp.asarray(getattr(found, "weight", jnp.ones_like(total)), jnp.float32))
 
 
@@ -224,7 +227,10 @@ def gated(model: M, gates: Mapping[Any, Any]) -> M:
 
 def arrays_of(batch: Any) -> Any:
     """Return a batch as JAX arrays."""
-    arrays = jax.tree.map(jnp.asarray, batch)
+    try:
+        arrays = jax.tree.map(jnp.asarray, batch)
+    except TypeError as error:
+        raise DataError(f"batches: expected a list of batches, each of arrays of numbers: {error}") from None
     if not any(array.ndim for array in jax.tree.leaves(arrays)):
         raise DataError("batches: a batch needs an array whose first axis is that of the examples")
     return arrays

@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 
 from headjax.core import history
+from headjax.core.errors import require
 from headjax.heads import module_pruning, ordering
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId, tied_heads
@@ -68,6 +69,7 @@ def prune(model: M, heads: Iterable[HeadId | str], *, share: float | None = None
         HeadjaxError: A head does not exist (any more), or the model's code cannot hold what would be left; the message
             names the head or the layer. Nothing is removed then.
     """
+    require(not isinstance(heads, str), "heads", f"expected a list of heads, got the text {heads!r}")
     chosen = heads if share is None else part_of(model, heads, share)
     way: Any = on_automatic_axes(_prune) if isinstance(model, Model) else module_pruning.prune_module
     pruned: M = way(model, chosen)

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError, require
 from headjax.core.tensors import nested
 from headjax.heads.discovery import ADAPTERS, find_sites
 from headjax.heads.site import AttentionSite, at_path, parameters, put_at
@@ -196,6 +196,7 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
             there is no layer at a path, or a layer cannot become the target.
     """
     sites = {site.path: site for site in find_sites(model)}
+    require(not isinstance(layers, str), "layers", f"expected a list of paths, got the text {layers!r}")
     chosen = list(sites) if layers is None else list(layers)
     copy: Any = nnx.clone(model, graph=True)
     for path in chosen:
@@ -204,7 +205,10 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
         layer = at_path(copy, path)
         adapter = _adapter_of(layer, sites[path])
         own = adapter.inner_of(layer, sites[path])
-        new = adapter(own.convert(to) if isinstance(to, str) else to(own), layer)
+        changed = own.convert(to) if isinstance(to, str) else to(own)
+        if not isinstance(changed, AttentionModule):
+            raise HeadjaxError(f"to: {path}: the function returned {type(changed).__name__}, no attention of headjax")
+        new = adapter(changed, layer)
         if path == ".":
             return new
         put_at(copy, path, new)

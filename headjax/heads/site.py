@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError, require
 from headjax.heads.head_id import ANY_LAYER, HeadId, stack_of
 
 HEAD_IDS = "headjax_ids"
@@ -142,6 +142,8 @@ def ones(sites: Sites) -> Gates:
 
 def filled(sites: Sites, gates: Mapping[Any, Any] | None) -> Gates:
     """Return the gates of every site: those given by site and by head, and 1 where none are given."""
+    if not isinstance(gates, Mapping | None):
+        raise HeadjaxError(f"gates: expected numbers by head, as in {{'decoder/0/3': 0.0}}, got {type(gates).__name__}")
     given = dict(gates or {})
     heads = [head for head in given if isinstance(head, HeadId) or "/" in head]
     values = dict(zip(require_heads(sites, heads), map(given.pop, heads), strict=True))
@@ -181,6 +183,7 @@ def find_heads(sites: Sites) -> dict[HeadId, tuple[AttentionSite, tuple[int, ...
 def require_heads(sites: Sites, heads: Iterable[HeadId | str]) -> tuple[HeadId, ...]:
     """Return heads that are given as `HeadId`s or as text such as `layers.3.attn/5`."""
     known = find_heads(sites)
+    require(not isinstance(heads, str), "heads", f"expected a list of heads, got the text {heads!r}")
     named = tuple(HeadId.parse(head) if isinstance(head, str) else head for head in heads)
     for head in named:
         if head not in known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +28,8 @@ def check_batch(config: ModelConfig, batch: Batch) -> Batch:
 
 def device_batch(config: ModelConfig, batch: Batch) -> dict[str, jax.Array]:
     """Return the batch's arrays as JAX arrays, checked likewise."""
+    if not isinstance(batch, Mapping):
+        raise DataError(f"batches: expected a list of batches, each arrays by name, got {type(batch).__name__}")
     check_ranges(config.ranges(), batch)
     return {name: jnp.asarray(array) for name, array in batch.items()}
 

@@ -61,6 +61,7 @@ def write_inputs(folder):
         "config.py": tiny.config_file(),
         "broken.py": "1 / 0\n",
         "other.json": '{"mine": 1}',
+        "stars.csv": "text,stars\ngood,5\nbad,1\n",
         "labels.tsv": "sentence\tlabel\ngood\t1\nbad\t0\n",
         "good.tsv": "sentence\tlabel\ngood film\tgood\na good film\tgood\n",
         "texts/train.en": "one\ntwo\n",

@@ -129,7 +129,7 @@ def test_several_labels(tmp_path, wordpiece):
         ("Sentence;Label", ["good film;1", "bad;0"], "classification", {"text": "Sentence", "label": "Label"}),
         ("sentence, label", ["good film, 1", "bad, 0"], "classification", {"text": "sentence", "label": " label"}),
         ('"text";label', ['"good, film";0.5', '"bad, dull";1'], "regression", {"text": "text", "label": "label"}),
-        ('label;"text, whole";text', ["1;a;good film", "0;b;bad"], "classification", {"text": "text", "label": "label"}),
+        ('label;"a, b";text', ["1;a;good film", "0;b;bad"], "classification", {"text": "text", "label": "label"}),
     ],
 )
 def test_names_of_columns_with_capitals_blanks_and_quoted_commas(tmp_path, header, rows, form, columns):

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 import headjax
 from headjax.core.class_names import IGNORED
@@ -27,6 +28,7 @@ CONFIG = tiny.decoder_config(
 )
 MODEL = tiny.model(CONFIG)
 HEADS = all_heads(CONFIG)
+FLAX = nnx.MultiHeadAttention(2, 8, decode=False, rngs=nnx.Rngs(0))
 TWO = tiny.model(tiny.decoder_config())
 EIGHT = all_heads(TWO.config)
 ONE = EIGHT[:1]
@@ -66,6 +68,8 @@ NO_EXAMPLE = "^batches: there is no example"
 REFUSED = {
     ConfigError: [
         (lambda: Subset(count=0), "count: must be an integer of at least 1"),
+        (lambda: prune(MODEL, "decoder/0/0"), "heads: expected a list of heads"),
+        (lambda: prune(MODEL, HEADS, share="50%"), "share: must be from 0 to 1, got '50%'"),
         (lambda: OrderConfig(by="fishr"), r"^by: .* did you mean 'fisher'\?$"),
     ],
     DataError: [
@@ -75,6 +79,8 @@ REFUSED = {
         (lambda: score_heads(TWO, [IGNORING]), "no example with a target"),
         (lambda: paired_bootstrap(np.zeros(1), np.zeros(1)), "1 examples are too few"),
         (lambda: sum_over([]), NO_EXAMPLE),
+        (lambda: score_heads(TWO, BATCH), "batches: expected a list of batches, .* got str"),
+        (lambda: score_heads(FLAX, BATCH, loss=lambda model, batch: 0.0), "batches: expected a list of batches"),
     ],
     HeadjaxError: [
         (lambda: ablate(TWO, [BATCH], "all"), "unknown mode 'all'"),
@@ -92,6 +98,9 @@ REFUSED = {
             lambda: learn_gates(TWO, [BATCH], HardConcrete(weight=1.0), steps=1, learning_rate=0.1, stacks=["cross"]),
             "no head stack 'cross'",
         ),
+        (lambda: headjax.gated(MODEL, ["decoder/0/0"]), "gates: expected numbers by head, .* got list"),
+        (lambda: score_heads(TWO, [BATCH], loss=lambda model, batch: (0.0, {})), "loss: expected .* got tuple"),
+        (lambda: headjax.replace_attention(FLAX, lambda layer: None), "to: .* returned NoneType"),
         (lambda: SCORES.score("importanse"), "'importanse'"),
         (lambda: order_heads(MODEL, [BATCH], OrderConfig(by="random", stacks=("cross",))), "no head stack 'cross'"),
         (lambda: requested_count(CONFIG, "7"), "asks for 7 heads, the model has 6"),
