@@ -37,6 +37,7 @@ def embedder() -> Plot:
     ways = {
         "heads by raw importance": {"order": "importance", "repair": "none"},
         "the same, repaired": {"order": "importance", "repair": "reconstruct"},
+        "heads by reconstruction, repaired": {"order": "reconstruction", "repair": "reconstruct"},
     }
     shrunk = select(read("shrink_mpnet"), {"metric": "spearman", "order": "shrink"})
     curves = _smaller(rows, ways, shrunk, _share_of_heads(768, 12))
