@@ -123,9 +123,10 @@ def made(
         del own["cache_bytes_per_token"]
     fields: dict[str, Any] = own | {"milliseconds": times, "metrics": metrics}
     timed = f"Times are medians of forward passes in turns, of texts of at most {TOKENS} tokens, on {processor()}."
+    equal = before.config.stacks() == after.config.stacks()  # so that their times differ by noise alone
     table = Table(
         (Column(""), Column("Before"), Column("After"), Column("Change")),
-        [*_sizes(models, own), *_times(times), *_metrics(metrics, significance, task)],
+        [*_sizes(models, own), *_times(times, equal), *_metrics(metrics, significance, task)],
         notes=(timed,),
     )
     return {
@@ -225,15 +226,15 @@ def _sizes(models: Sequence[Model], own: Mapping[str, Sequence[int]]) -> list[Se
     return [(name, *map(form, values), _share(*values)) for name, (values, form) in rows.items()]
 
 
-def _times(times: Sequence[Mapping[str, float | None]]) -> list[Sequence[str]]:
-    """Return the rows of milliseconds."""
+def _times(times: Sequence[Mapping[str, float | None]], equal: bool) -> list[Sequence[str]]:
+    """Return the rows of milliseconds; the change of equal layers is not shown."""
     rows: list[Sequence[str]] = []
     for size, before in times[0].items():
         name, after = f"ms, batch of {size}", times[1][size]
         if before is None or after is None:
             rows.append((name, "not timed", "not timed", f"over {PATIENCE:.0f} s"))
         else:
-            rows.append((name, *map(numbers.significant, (before, after)), _share(before, after)))
+            rows.append((name, *map(numbers.significant, (before, after)), "" if equal else _share(before, after)))
     return rows
 
 
