@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import TaskOptions, open_model_and_task, printed_metrics
+from headjax.commands.examples import TaskOptions, by_field, open_model_and_task, printed_metrics
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, Result, found
 from headjax.core.errors import HeadjaxError
@@ -138,7 +138,8 @@ def _other(options: Options) -> tuple[Model, Task]:
 
     model = read_model(options.other)
     try:
-        return model, load_task(options.task, model, options.length or 0, split="all")
+        columns = by_field(options.columns)
+        return model, load_task(options.task, model, options.length or 0, split="all", columns=columns)
     except HeadjaxError as error:
         raise HeadjaxError(f"{options.other}: {error}") from None
 

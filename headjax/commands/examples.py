@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from headjax.commands.options import CommandOptions, argument, option
@@ -76,6 +76,19 @@ class ReadingOptions(BatchOptions):
     length: Size | None = option(
         None, "cut texts, or both sentences of a similarity, to N tokens (default: all positions, up to 512; squad 384)"
     )
+    columns: tuple[str, ...] = option(
+        (), "columns of a table with labels: TEXT,LABEL or TEXT,SECOND,LABEL (default: by name)", "NAMES"
+    )
+
+
+def by_field(columns: Sequence[str]) -> dict[str, str]:
+    """Return the columns that `--columns` names, by field."""
+    if not columns:
+        return {}
+    if len(columns) not in (2, 3):
+        raise HeadjaxError("--columns: expected TEXT,LABEL or TEXT,SECOND,LABEL")
+    text, *second, label = columns
+    return {"text": text, **({"second": second[0]} if second else {}), "label": label}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -176,7 +189,7 @@ def open_model_and_task(options: TaskOptions, split: str = "validation") -> tupl
     from headjax.models.memory import check_batch
 
     model = options.loaded()
-    task = load_task(options.task, model, options.length or 0, split=split)
+    task = load_task(options.task, model, options.length or 0, split=split, columns=by_field(options.columns))
     if task.count():
         check_batch("--batch-size", options.batch_size, task.data.validation[0], model.config.width, memory_of())
     return model, task
@@ -236,7 +249,7 @@ def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:
     select: str | Task = options.calibration or SPLITS[0]
     if other:
         try:
-            select = load_task(options.calibration, model, options.length or 0)
+            select = load_task(options.calibration, model, options.length or 0, columns=by_field(options.columns))
         except HeadjaxError as error:
             raise HeadjaxError(f"--calibration: {error}") from None
     parts = split_task(task, select)

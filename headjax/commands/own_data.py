@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple, get_args
 
+from headjax.commands.examples import by_field
 from headjax.commands.own_files import LabelTask, OwnFiles, OwnTask
 from headjax.core.class_names import ClassIndex, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.config import DataConfig, Opened
 from headjax.data.forms import Form, ImageForm, LabelledForm, MultiLabelForm, QuestionForm, SimilarityForm, TagForm
 from headjax.data.recognise import first_file, named_task, recognise, table_columns
-from headjax.data.registry import PAIR_COLUMNS, TASKS
+from headjax.data.registry import TASKS
 from headjax.data.tables import header, is_table
 from headjax.evaluation.specs import Request, fitted, table_form
 from headjax.models.decoder import DecoderConfig
@@ -107,28 +108,17 @@ def _named(model: Model, files: OwnFiles, possible: tuple[OwnTask, ...]) -> tupl
         return "translation", {}, f"translation:{path}:{'-'.join(names)}"
     name = files.task or ("classification" if given else recognise(path))
     if name == "text" and is_table(first_file(path)):
-        named = "headjax finetune --columns TEXT,LABEL names them"
-        raise DataError(f"{path}: no column of labels ({', '.join(PAIR_COLUMNS['label'])}); {named}")
+        table_form(path, {}, model)  # which says that there are no labels
     if name == "text":
         formats = "a table (.tsv, .csv, .json, .jsonl, .parquet), a file in CoNLL's format or SQuAD's JSON"
         raise DataError(f"{path}: such a model is fine-tuned on {formats}")
-    columns = _columns(files)
+    columns = by_field(files.columns)
     if name in LABELLED and files.task is None:
         columns = columns or table_columns(first_file(path))
         name = table_form(str(first_file(path)), columns, model, trains=True)
     if name not in possible:
         raise DataError(f"{path}: holds {name}; this model can be fine-tuned for {', '.join(possible)}")
     return name, columns, f"{name}:{path}"
-
-
-def _columns(files: OwnFiles) -> dict[str, str]:
-    """Return the columns of a table by field, as they are named."""
-    if not files.columns:
-        return {}
-    if len(files.columns) not in (2, 3):
-        raise DataError("--columns: expected TEXT,LABEL or TEXT,SECOND,LABEL")
-    text, *second, label = files.columns
-    return {"text": text, **({"second": second[0]} if second else {}), "label": label}
 
 
 def _division(files: OwnFiles, opened: Opened) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import MODEL, ReadingOptions
+from headjax.commands.examples import MODEL, ReadingOptions, by_field
 from headjax.commands.options import argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
@@ -66,7 +66,7 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.hub.either import read_model
 
     model = read_model(options.model)
-    inputs = Inputs(options.text) if options.text else read_inputs(options.task)
+    inputs = Inputs(options.text) if options.text else read_inputs(options.task, by_field(options.columns))
     length = options.length or 0
     if inputs is None:
         made = predict_images(model, options.task, length=length, limit=options.limit, batch_size=options.batch_size)

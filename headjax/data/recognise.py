@@ -137,7 +137,7 @@ def table_columns(path: str | Path) -> dict[str, str]:
     if "text" not in found:
         raise DataError(
             f"{path}: expected columns sentence, maybe sentence2, and label; it has {', '.join(names[:8])}; "
-            "rename them, or name them to headjax finetune by --columns"
+            "--columns TEXT,LABEL names others"
         )
     return found
 

@@ -70,13 +70,16 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 """Columns of a table by the field that they fill: those that are evaluated, and those of other outputs."""
 
 
-def read_inputs(spec: str) -> Inputs | None:
-    """Return the texts of a task or file, whose labels may be missing; None for a task whose examples are images."""
+def read_inputs(spec: str, columns: Mapping[str, str] | None = None) -> Inputs | None:
+    """Return the texts of a task or file, whose labels may be missing; None for a task whose examples are images.
+
+    `columns` are those of a table by field (`text`, `second`, `label`); None goes by their usual names.
+    """
     named, path = named_task(spec, by_labels=False)
     if isinstance(named.form, ImageForm):
         return None
     if path == spec and is_table(path) and not isinstance(named.form, TagForm | QuestionForm):
-        found = _of_table(path)
+        found = _of_table(path, columns or {})
     elif named.name == "text" and path:
         found = Inputs([row.values["text"] for file in find_files(path) for row in text_lines(file)], [], [], [])
     else:
@@ -90,10 +93,12 @@ def read_inputs(spec: str) -> Inputs | None:
     return found
 
 
-def _of_table(path: str) -> Inputs:
+def _of_table(path: str, columns: Mapping[str, str]) -> Inputs:
     """Return the texts of a table, with all of its columns."""
     names = header(path)
-    found = known_columns(names, COLUMNS)
+    fields = zip(COLUMNS, ("text", "second", "label"), strict=True)
+    given_names = {name: columns[field] for name, field in fields if field in columns}
+    found = given_names or known_columns(names, COLUMNS)
     if "texts" not in found:
         raise DataError(
             f"{path}: expected a column of texts ({', '.join(COLUMNS['texts'])}); it has {', '.join(names[:8])}"

@@ -28,10 +28,11 @@ LENGTH, SQUAD_LENGTH = 512, 384  # tokens of an example, and of a window of SQuA
 
 
 class Request(NamedTuple):
-    """A model that reads, and the number of tokens that was asked for; 0 for the usual one."""
+    """A model that reads, the number of tokens that was asked for (0 for the usual one), and columns of tables."""
 
     model: Model
     asked_length: int
+    columns: Mapping[str, str] = {}
 
     def length(self, usual: int = LENGTH, name: str = "length") -> int:
         """Return the number of tokens of an example: as asked for, or the usual one within the model's positions."""
@@ -49,7 +50,9 @@ class Request(NamedTuple):
         return tokenizer
 
 
-def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validation") -> Task:
+def load_task(
+    spec: str, model: Model, length: int = 0, *, split: str = "validation", columns: Mapping[str, str] | None = None
+) -> Task:
     """Return a task for a model, read with the model's own tokenizer.
 
         >>> model = headjax.demo_model()
@@ -69,6 +72,7 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
         split: examples that `batches` gives: `validation`; `train`, the training examples in a seeded random order (a
             task with a single split has none, and `headjax.split_task` divides it); `all`, for evaluation without a
             choice of heads, which is the same as `validation` except that texts are whole.
+        columns: columns of a table with labels by field (`text`, `second`, `label`); None goes by their usual names.
 
     Raises:
         HeadjaxError: an unknown name or split, the model has no tokenizer, or its output does not fit the task.
@@ -76,7 +80,7 @@ def load_task(spec: str, model: Model, length: int = 0, *, split: str = "validat
     """
     if split not in (*SPLITS, "all"):
         raise HeadjaxError(f"split: expected {', '.join(SPLITS)} or all, got {split!r}")
-    request = Request(model, length)
+    request = Request(model, length, columns or {})
     config = task_config(spec, request, whole=split == "all")
     folder = config.folder
     reads_text = folder is None and config.named.spec.form.reads_text
@@ -113,6 +117,9 @@ def task_config(spec: str, request: Request, *, whole: bool = False) -> DataConf
         spec, whole = f"text:{path}", part == "all"
     if not (path and part in TASKS) and is_prepared(spec):
         return DataConfig(task=spec, length=request.asked_length).for_files(request.model.files)
+    if request.columns:
+        path = path if part in TASKS and path else spec
+        spec = f"{table_form(str(first_file(path)), request.columns, request.model)}:{path}"
     named, path = named_task(spec)
     labelled = ("classification", "pairs", "regression", "similarity", "multi_label")
     file = str(first_file(path)) if spec == path and named.name in ("text", *labelled) else ""
@@ -122,7 +129,7 @@ def task_config(spec: str, request: Request, *, whole: bool = False) -> DataConf
         spec = f"{named.name}:{path}"
     alone = bool(path) and not source_of(path).is_dir() and named.name not in ("wikitext2", "images")
     rows = (path and alone and not named.documents) or (whole and (named.name in ("text", "wikitext2")))
-    return fitted(DataConfig(task=spec, whole=bool(rows)), request)
+    return fitted(DataConfig(task=spec, whole=bool(rows), columns=request.columns), request)
 
 
 def fitted(config: DataConfig, request: Request, usual: int = LENGTH) -> DataConfig:
@@ -158,7 +165,9 @@ def prompted(config: DataConfig, model: ModelConfig) -> DataConfig:
 def table_form(path: str, columns: Mapping[str, str], model: Model, *, trains: bool = False) -> str:
     """Return the form of a table of labelled texts by its labels and the model's output, see `labelled_form`."""
     if "label" not in columns:
-        raise DataError(f"{path}: no column of labels ({', '.join(PAIR_COLUMNS['label'])})")
+        raise DataError(
+            f"{path}: no column of labels ({', '.join(PAIR_COLUMNS['label'])}); --columns TEXT,LABEL names others"
+        )
     output = getattr(model.config, "task", None)
     known: bool | None = None if trains or not names_or_numbers(model.config) else False
     numbers = isinstance(output, Regression) or known

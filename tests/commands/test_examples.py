@@ -38,6 +38,18 @@ def test_scores_are_those_of_the_training_examples(run, folder):
     assert data["scores"]["importance"] == importance(folder, held_out.batches(4, limit=8))
 
 
+def test_columns_of_other_names_are_told(run, folder, tmp_path):
+    films = [line.split("\t") for line in (folder / "films.tsv").read_text().splitlines()[1:]]
+    path = write_lines(tmp_path / "a.csv", "no;Review;Verdict", *(f"{i};{a};{b}" for i, (a, b) in enumerate(films)))
+    named = f"--task {path} --columns Review,Verdict"
+    for words in ("evaluate classifier", "evaluate classifier classifier", "score classifier", "predict classifier"):
+        usual, told = (run(f"{words} {task}").data for task in ("--task films.tsv", named))
+        for key in ("metrics", "metrics_other", "scores"):
+            assert told.get(key) == usual.get(key)
+    rows = [(one["text"], one["given"], one["label"], one["no"]) for one in told["predictions"]]
+    assert rows == [(one["text"], one["given"], one["label"], str(i)) for i, one in enumerate(usual["predictions"])]
+
+
 @pytest.mark.parametrize(
     "words",
     [
