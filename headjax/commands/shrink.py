@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import Examples, ExamplesOptions, WritingOptions, open_model_and_examples
 from headjax.commands.expected import BUILDING, PRICING, PlannedOptions, tell_time
-from headjax.commands.made import Changed, evaluate_each, made, planned_exports
+from headjax.commands.made import evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
-from headjax.commands.results import ABSENT, found
+from headjax.commands.shrunk import Found
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, read_amount
 from headjax.core.progress import Progress
-from headjax.report.tables import Table
 
 if TYPE_CHECKING:
     from headjax.models.config import Batch, ModelConfig
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from headjax.shrinking.choice import Choice
     from headjax.shrinking.choice import Table as Choices
     from headjax.shrinking.shrink import Point
-    from headjax.shrinking.story import Story
 
 COMPARED = 512
 """Most evaluation examples that the damage of the built model is measured on."""
@@ -101,32 +99,6 @@ class Options(ExamplesOptions, PlannedOptions, WritingOptions):
             if names.count(name) > 1:
                 raise HeadjaxError(f"--budget: {name} is given twice")
         return dict(given)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Changed):
-    """A smaller model."""
-
-    layers: Sequence[Any] = found(
-        "`place`, `form`, `heads`, `to`, `units`, `kind`, `level`, `damage`, its costs, `smaller` and `larger`: the "
-        "next forms; of a removed layer `no layer`, in the old numbers"
-    )
-    budget: Mapping[str, Any] = found("`limit`, `whole` and `left` by quantity")
-    predicted: Mapping[str, Any] = found("`damage`, the degradation, its lower `bound`, `gap`, `measure`")
-    measured: Mapping[str, Any] = found("`damage` on `examples` evaluation examples")
-    frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`, `removed_layers`")
-    metric: str = found("the headline")
-    report: str = found("the page, with `--report`", said="report", default=ABSENT)
-    story: Story | None
-
-    def tables(self) -> Sequence[Table]:
-        return [*([] if self.story is None else [self.story.layer_table()]), self.comparison()]
-
-    def message(self) -> str:
-        if self.story is None:
-            return super().message()
-        measure, predicted, measured = (self.predicted["measure"], self.predicted["damage"], self.measured["damage"])
-        return f"degradation ({measure}): {predicted:.3g} predicted, {measured:.3g} measured; {super().message()}"
 
 
 def run(options: Options, progress: Progress) -> Found:

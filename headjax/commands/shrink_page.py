@@ -19,7 +19,7 @@ from headjax.shrinking.story import DAMAGES, FORMATS, NAMES, Story
 from headjax.version import __version__
 
 if TYPE_CHECKING:
-    from headjax.commands.shrink import Found
+    from headjax.commands.shrunk import Found
 
 ALONE = {"fewer heads alone": "heads", "fewer units alone": "units", "shared or smaller heads alone": "sharing"}
 """Choices of one technique, by the kind of forms that they take."""

@@ -150,7 +150,7 @@ def test_a_share_is_whole_groups_by_the_places_of_their_heads():
         ordering.part(GROUPED, ORDER, 0.4)
     with pytest.warns(UserWarning, match=r"^share: 2 heads go, not 8: the order names no others"):
         ordering.part(GROUPED, ORDER[:2], 1.0)
-    with pytest.raises(HeadjaxError, match="share: must be between 0 and 1"):
+    with pytest.raises(HeadjaxError, match="share: must be from 0 to 1"):
         ordering.part(GROUPED, ORDER, 25)
 
 

@@ -1,0 +1,40 @@
+"""The result of `headjax shrink`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headjax.commands.made import Changed
+from headjax.commands.results import ABSENT, found
+from headjax.report.tables import Table
+
+if TYPE_CHECKING:
+    from headjax.shrinking.story import Story
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found(Changed):
+    """A smaller model."""
+
+    layers: Sequence[Any] = found(
+        "`place`, `form`, `heads`, `to`, `units`, `kind`, `level`, `damage`, its costs, `smaller` and `larger`: the "
+        "next forms; of a removed layer `no layer`, in the old numbers"
+    )
+    budget: Mapping[str, Any] = found("`limit`, `whole` and `left` by quantity")
+    predicted: Mapping[str, Any] = found("`damage`, the degradation, its lower `bound`, `gap`, `measure`")
+    measured: Mapping[str, Any] = found("`damage` on `examples` evaluation examples")
+    frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`, `removed_layers`")
+    metric: str = found("the headline")
+    report: str = found("the page, with `--report`", said="report", default=ABSENT)
+    story: Story | None
+
+    def tables(self) -> Sequence[Table]:
+        return [*([] if self.story is None else [self.story.layer_table()]), self.comparison()]
+
+    def message(self) -> str:
+        if self.story is None:
+            return super().message()
+        measure, predicted, measured = (self.predicted["measure"], self.predicted["damage"], self.measured["damage"])
+        return f"degradation ({measure}): {predicted:.3g} predicted, {measured:.3g} measured; {super().message()}"
