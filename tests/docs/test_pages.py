@@ -194,9 +194,10 @@ def test_the_page_of_json_has_every_key_of_the_contract(line):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The files that the pages speak of: `model`, a classifier, with `reviews.tsv`, and `decoder`."""
+    """The files that the pages speak of: `model` and `mine`, a classifier, with `reviews.tsv`, and `decoder`."""
     folder = tmp_path_factory.mktemp("pages")
-    tiny.text_encoder(Classification(classes=2), byte_tokenizer(), max_length=32).save(folder / "model")
+    for name in ("model", "mine"):
+        tiny.text_encoder(Classification(classes=2), byte_tokenizer(), max_length=32).save(folder / name)
     rows = "".join(f"film {i} is {'good' if i % 3 else 'bad'}\t{int(i % 3 > 0)}\n" for i in range(32))
     (folder / "reviews.tsv").write_text(f"sentence\tlabel\n{rows}")
     write_language_folder(folder / "language", max_length=32)

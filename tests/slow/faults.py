@@ -70,7 +70,9 @@ def attack(name: str, tries: int, inputs: Path, folder: Path) -> dict[str, Found
         assert ended.code == 0, ended
         new, tried, failures = writer.read(out), 0, []
         count = min(tries or moments, moments)
-        for moment in sorted(random.Random(f"{name} {fault}").sample(range(1, moments + 1), count)):
+        # A run may have a few operations less, so that few tries are not made at the last ones.
+        last = moments if count == moments else moments - moments // 8
+        for moment in sorted(random.Random(f"{name} {fault}").sample(range(1, last + 1), min(count, last))):
             ended, failed, _ = attempt(writer, inputs, saved, out, fault, moment)
             if failed:
                 tried += 1
