@@ -22,15 +22,21 @@ import numpy as np
 from headjax.core.errors import HeadjaxError
 from headjax.heads.agreement import agreement_kind, predictions_of, rooted
 from headjax.heads.layer_sums import replicated_sums
+from headjax.heads.program import examples_in
 from headjax.heads.refit import Change
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
+from headjax.models.decoding import GenerativeConfig
 from headjax.models.model import Model
+from headjax.models.tasks import MaskedLanguageModel, Pretraining
 from headjax.models.walk import LayerBlock, State, SubLayerSeen, blocks_of, embed, step
 from headjax.nn.compute import Compute
 
 PROBES = 4
 """Backward passes, each for another z."""
+
+LOGITS = 2**26
+"""Most logits of a part of a batch; reading a model's output holds about eight numbers of 4 bytes for each."""
 
 Spot = tuple[str, int, str]
 """A sub-layer: stack, layer, slot."""
@@ -42,6 +48,22 @@ class Seen(NamedTuple):
     state: State
     layer: SubLayerSeen
     gradient: jax.Array
+
+
+def in_parts(model: Model, batches: Sequence[Batch]) -> list[Batch]:
+    """Return batches in parts of at most `LOGITS` logits over a vocabulary; those on several devices stay whole."""
+    config, parts = model.config, list[Batch]()
+    task = getattr(config, "task", None)
+    if not isinstance(config, GenerativeConfig) and not isinstance(task, MaskedLanguageModel | Pretraining):
+        return list(batches)
+    for batch in batches:
+        count, arrays = examples_in(batch), [array for array in jax.tree.leaves(dict(batch)) if array.ndim > 1]
+        numbers = max(array.shape[1] for array in arrays) * int(getattr(config, "vocab_size", 1))
+        together = any(isinstance(array, jax.Array) and len(array.devices()) > 1 for array in arrays)
+        rows = count if together else max(LOGITS // numbers, 1)
+        for start in range(0, count, rows):
+            parts.append({name: array[start : start + rows] for name, array in batch.items()})
+    return parts
 
 
 class Sensitivity:

@@ -29,7 +29,7 @@ from headjax.core.serialize import from_data, to_data
 from headjax.heads.layer_sums import spread
 from headjax.heads.reconstruction_order import held_back, layer_removals
 from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
-from headjax.heads.sensitivity import Seen, Sensitivity, products
+from headjax.heads.sensitivity import Seen, Sensitivity, in_parts, products
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
@@ -99,6 +99,7 @@ def measure(
     """Return the forms of every sub-layer with their damages, measured on other examples than maps are solved on."""
     model, batches = spread(model, batches)
     judged, solved = held_back(batches, examples)
+    judged = in_parts(model, judged)
     kept, places = kept or Kept(), places_of(model)
     if missing(model, grid, kept):
         sensitivity = Sensitivity(model, compute, labels=labels)

@@ -2,6 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.heads import sensitivity
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.reconstruction_order import batches_for, layer_removals, reconstruction_order
 from headjax.heads.surgery import map_attention
@@ -78,6 +79,23 @@ def test_a_layer_that_fits_the_examples_it_is_solved_on_does_not_look_harmless()
     wide = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(head_dim=64)), tiny.layer()))
     order = reconstruction_order(wide, [tiny.tokens(1, 8, seed) for seed in range(4)])
     assert [head.layer for head in order[:4]] == [1] * 4
+
+
+def test_logits_of_a_large_vocabulary_are_read_in_parts(monkeypatch):
+    decoder = tiny.model(tiny.decoder_config())
+    numbers = 8 * decoder.config.vocab_size
+    whole, read = sensitivity._read, []
+    monkeypatch.setattr(sensitivity, "LOGITS", 2 * numbers)
+    monkeypatch.setattr(sensitivity, "_read", lambda *given: read.append(len(given[1].x)) or whole(*given))
+    order = reconstruction_order(decoder, BATCHES)
+    assert sorted(order) == sorted(all_heads(decoder.config))
+    assert set(read) == {2}
+    parts = sensitivity.in_parts(decoder, BATCHES)
+    assert [len(part["input_ids"]) for part in parts] == [2] * 4
+    for name in BATCHES[0]:
+        joined = np.concatenate([part[name] for part in parts])
+        assert (joined == np.concatenate([batch[name] for batch in BATCHES])).all()
+    assert sensitivity.in_parts(tiny.model(config(task=Classification(classes=2))), BATCHES) == BATCHES
 
 
 def test_no_labels_are_read():
