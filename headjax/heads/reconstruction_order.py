@@ -24,7 +24,7 @@ from headjax.heads.missed import checked
 from headjax.heads.ordering import Order
 from headjax.heads.program import Loss, examples_in, mean_loss, prepare
 from headjax.heads.refit import Change, centred, damped_inverse, without_features
-from headjax.heads.sensitivity import in_parts, prices
+from headjax.heads.sensitivity import prices
 from headjax.heads.site import AttentionSite, Sites, ones, require_stacks
 from headjax.heads.statistics import sum_over
 from headjax.mesh.distributed import fetch
@@ -285,8 +285,8 @@ class _ByWalk:
     def __init__(self, model: Model, batches: Sequence[Any], compute: Compute) -> None:
         self._model, placed = spread(model, batches)
         examples = min(MEASURED, round(MEASURED_SHARE * sum(map(examples_in, placed))))
-        judged, self.solved = held_back(placed, examples)
-        self.judged, self._compute = in_parts(self._model, judged), compute
+        self.judged, self.solved = held_back(placed, examples)
+        self._compute = compute
 
     def moments(self, batches: Sequence[Any], tell: Tell) -> dict[tuple[str, int], np.ndarray]:
         """Return sums of x x^T of every layer's contexts and a 1, over the tokens."""

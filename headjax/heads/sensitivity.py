@@ -116,7 +116,7 @@ def prices(
     at = {spot: spots for spots in changes for spot in spots}
     placed = {spots: jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), changes[spots]) for spots in changes}
     found: dict[tuple[Spot, ...], list[Any]] = {spots: [] for spots in changes}
-    for batch in batches:
+    for batch in in_parts(model, batches):
         sums: dict[tuple[Spot, ...], Any] = dict.fromkeys(changes, 0.0)
         for block, state, behind, seen in sensitivity.back(batch):
             for slot in seen:
