@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import Timed, TimedOptions, open_model_and_task
+from headjax.commands.examples import TableOptions, Timed, TimedOptions, open_model_and_task
 from headjax.commands.expected import ABLATING, tell_time
 from headjax.commands.options import option
 from headjax.commands.results import OnExamples, found
@@ -26,7 +26,7 @@ MODES = ("each", "all-but-one")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(TimedOptions):
+class Options(TimedOptions, TableOptions):
     """Options of `headjax ablate`."""
 
     mode: tuple[str, ...] = option(("each",), "each, all-but-one, or each,all-but-one", "MODES")

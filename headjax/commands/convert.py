@@ -11,6 +11,7 @@ from headjax.commands.examples import (
     TASK,
     DirectoryKind,
     ExamplesOptions,
+    TableOptions,
     WritingOptions,
     open_model_and_examples_if_any,
 )
@@ -41,7 +42,7 @@ def _target(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions, PlannedOptions, WritingOptions):
+class Options(ExamplesOptions, TableOptions, PlannedOptions, WritingOptions):
     """Options of `headjax convert`."""
 
     out: str = argument("OUT", "folder of the converted model", writes="new")

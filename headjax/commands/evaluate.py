@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import TaskOptions, by_field, open_model_and_task, printed_metrics
+from headjax.commands.examples import TableOptions, TaskOptions, by_field, open_model_and_task, printed_metrics
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, Result, found
 from headjax.core.errors import HeadjaxError
@@ -32,7 +32,7 @@ REPEATS = 7
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(TaskOptions):
+class Options(TaskOptions, TableOptions):
     """Options of `headjax evaluate`."""
 
     other: str = argument("OTHER", "another model directory, to compare with on the same examples", "", reads="model")

@@ -76,6 +76,13 @@ class ReadingOptions(BatchOptions):
     length: Size | None = option(
         None, "cut texts, or both sentences of a similarity, to N tokens (default: all positions, up to 512; squad 384)"
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableOptions(CommandOptions):
+    """Options of commands that read tables whose columns have other names; `shrink` has options enough."""
+
+    title: ClassVar[str] = "examples"
     columns: tuple[str, ...] = option(
         (), "columns of a table with labels: TEXT,LABEL or TEXT,SECOND,LABEL (default: by name)", "NAMES"
     )
@@ -189,7 +196,9 @@ def open_model_and_task(options: TaskOptions, split: str = "validation") -> tupl
     from headjax.models.memory import check_batch
 
     model = options.loaded()
-    task = load_task(options.task, model, options.length or 0, split=split, columns=by_field(options.columns))
+    task = load_task(
+        options.task, model, options.length or 0, split=split, columns=by_field(getattr(options, "columns", ()))
+    )
     if task.count():
         check_batch("--batch-size", options.batch_size, task.data.validation[0], model.config.width, memory_of())
     return model, task
@@ -249,7 +258,9 @@ def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:
     select: str | Task = options.calibration or SPLITS[0]
     if other:
         try:
-            select = load_task(options.calibration, model, options.length or 0, columns=by_field(options.columns))
+            select = load_task(
+                options.calibration, model, options.length or 0, columns=by_field(getattr(options, "columns", ()))
+            )
         except HeadjaxError as error:
             raise HeadjaxError(f"--calibration: {error}") from None
     parts = split_task(task, select)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import MODEL, ReadingOptions, by_field
+from headjax.commands.examples import MODEL, ReadingOptions, TableOptions, by_field
 from headjax.commands.options import argument, option
 from headjax.commands.results import Result, found
 from headjax.core.errors import HeadjaxError
@@ -21,7 +21,7 @@ SHOWN = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ReadingOptions):
+class Options(ReadingOptions, TableOptions):
     """Options of `headjax predict`."""
 
     model: str = argument("MODEL", MODEL, reads="model")

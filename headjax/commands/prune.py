@@ -12,6 +12,7 @@ from headjax.commands.examples import (
     TASK,
     Examples,
     ExamplesOptions,
+    TableOptions,
     WritingOptions,
     open_model_and_examples_if_any,
 )
@@ -37,7 +38,7 @@ OrderName = Literal[
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions, PlannedOptions, WritingOptions):
+class Options(ExamplesOptions, TableOptions, PlannedOptions, WritingOptions):
     """Options of `headjax prune`."""
 
     out: str = argument("OUT", "folder of the pruned model", writes="new")

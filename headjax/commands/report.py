@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import Examples, ExamplesOptions, open_model_and_examples
+from headjax.commands.examples import Examples, ExamplesOptions, TableOptions, open_model_and_examples
 from headjax.commands.expected import ABLATING, REFITTING, SCORING, cost_of_order, tell_time
 from headjax.commands.made import milliseconds
 from headjax.commands.options import option
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions):
+class Options(ExamplesOptions, TableOptions):
     """Options of `headjax report`."""
 
     calibrate: Count | None = option(256, "number of examples that choose; 0 is all")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import ExamplesOptions, Timed, TimedOptions, open_model_and_examples
+from headjax.commands.examples import ExamplesOptions, TableOptions, Timed, TimedOptions, open_model_and_examples
 from headjax.commands.expected import SCORING, tell_time
 from headjax.commands.results import OnExamples, found
 from headjax.core.progress import Progress
@@ -21,7 +21,7 @@ PRINTED = ("importance", "importance_token", "fisher", "normalized_entropy", "di
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(TimedOptions, ExamplesOptions):
+class Options(TimedOptions, ExamplesOptions, TableOptions):
     """Options of `headjax score`."""
 
 

@@ -137,7 +137,7 @@ def table_columns(path: str | Path) -> dict[str, str]:
     if "text" not in found:
         raise DataError(
             f"{path}: expected columns sentence, maybe sentence2, and label; it has {', '.join(names[:8])}; "
-            "--columns TEXT,LABEL names others"
+            "rename them, or say --columns TEXT,LABEL where a command takes it"
         )
     return found
 

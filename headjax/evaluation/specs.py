@@ -166,7 +166,7 @@ def table_form(path: str, columns: Mapping[str, str], model: Model, *, trains: b
     """Return the form of a table of labelled texts by its labels and the model's output, see `labelled_form`."""
     if "label" not in columns:
         raise DataError(
-            f"{path}: no column of labels ({', '.join(PAIR_COLUMNS['label'])}); --columns TEXT,LABEL names others"
+            f"{path}: no column of labels ({', '.join(PAIR_COLUMNS['label'])}); rename it, or say --columns TEXT,LABEL"
         )
     output = getattr(model.config, "task", None)
     known: bool | None = None if trains or not names_or_numbers(model.config) else False

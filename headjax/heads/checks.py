@@ -127,8 +127,8 @@ def check_pruned(layer: nnx.Module, pruned: nnx.Module, site: AttentionSite, que
                 for kept in (query, np.zeros_like(query))
             )
         except Exception as error:
-            cls = type(layer)
-            if not cls.__module__.startswith(KNOWN):
+            cls, kernel = type(layer), jnp.asarray(parameter(layer, site.kernel))
+            if not cls.__module__.startswith(KNOWN) and len(kernel.devices()) == 1:
                 warnings.warn(
                     f"prune: a pruned {cls.__qualname__} is not checked, as it cannot be called with inputs, a mask "
                     f"and positions alone ({_first_line(error)}); compare the model with headjax.gated",

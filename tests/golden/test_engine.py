@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent / "engine"
 MODELS = json.loads((FOLDER / "models.json").read_text())
 RESULTS = FOLDER / "results.npz"
 
-CLOSE = 1e-5
+CLOSE = 2e-5
 """Largest difference of a result, as a share of its array's largest value: another instruction set makes 6e-6."""
 FACTORISED = 2e-2
 """The same of a factorisation found in many alternating steps: another instruction set makes 5e-3."""
