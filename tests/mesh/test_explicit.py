@@ -177,7 +177,7 @@ def studied(model: Any, batches: list[Any], heads: list[Any]) -> list[np.ndarray
     return [*values, ablated, *(np.array([head.head for head in order]) for order in orders)]
 
 
-# Without some heads its queries lie along `model` and its keys do not, which JAX 0.12 refuses in the einsum of the model.
+# Without some heads its queries lie along `model` and its keys do not, which the einsum refuses with JAX 0.12.
 SAYS_WHERE = pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="JAX 0.12 has other rules of explicit axes")
 STUDIED = [("flax", "explicit"), pytest.param("says_where", "explicit", marks=SAYS_WHERE), ("scanned", "automatic")]
 STUDIED += [*(further(name, "explicit") for name in ("own", "scanned", "split")), further("own", "automatic")]
