@@ -138,8 +138,7 @@ def _other(options: Options) -> tuple[Model, Task]:
 
     model = read_model(options.other)
     try:
-        columns = by_field(options.columns)
-        return model, load_task(options.task, model, options.length or 0, split="all", columns=columns)
+        return model, load_task(options.task, model, options.length or 0, split="all", columns=by_field(options))
     except HeadjaxError as error:
         raise HeadjaxError(f"{options.other}: {error}") from None
 

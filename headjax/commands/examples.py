@@ -88,8 +88,9 @@ class TableOptions(CommandOptions):
     )
 
 
-def by_field(columns: Sequence[str]) -> dict[str, str]:
-    """Return the columns that `--columns` names, by field."""
+def by_field(options: CommandOptions) -> dict[str, str]:
+    """Return the columns that `--columns` of a command names, by field; none of a command without that option."""
+    columns: Sequence[str] = getattr(options, "columns", ())
     if not columns:
         return {}
     if len(columns) not in (2, 3):
@@ -196,9 +197,7 @@ def open_model_and_task(options: TaskOptions, split: str = "validation") -> tupl
     from headjax.models.memory import check_batch
 
     model = options.loaded()
-    task = load_task(
-        options.task, model, options.length or 0, split=split, columns=by_field(getattr(options, "columns", ()))
-    )
+    task = load_task(options.task, model, options.length or 0, split=split, columns=by_field(options))
     if task.count():
         check_batch("--batch-size", options.batch_size, task.data.validation[0], model.config.width, memory_of())
     return model, task
@@ -258,9 +257,7 @@ def open_model_and_examples(options: ExamplesOptions) -> tuple[Model, Examples]:
     select: str | Task = options.calibration or SPLITS[0]
     if other:
         try:
-            select = load_task(
-                options.calibration, model, options.length or 0, columns=by_field(getattr(options, "columns", ()))
-            )
+            select = load_task(options.calibration, model, options.length or 0, columns=by_field(options))
         except HeadjaxError as error:
             raise HeadjaxError(f"--calibration: {error}") from None
     parts = split_task(task, select)

@@ -112,7 +112,7 @@ def _named(model: Model, files: OwnFiles, possible: tuple[OwnTask, ...]) -> tupl
     if name == "text":
         formats = "a table (.tsv, .csv, .json, .jsonl, .parquet), a file in CoNLL's format or SQuAD's JSON"
         raise DataError(f"{path}: such a model is fine-tuned on {formats}")
-    columns = by_field(files.columns)
+    columns = by_field(files)
     if name in LABELLED and files.task is None:
         columns = columns or table_columns(first_file(path))
         name = table_form(str(first_file(path)), columns, model, trains=True)

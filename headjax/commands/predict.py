@@ -66,7 +66,7 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.hub.either import read_model
 
     model = read_model(options.model)
-    inputs = Inputs(options.text) if options.text else read_inputs(options.task, by_field(options.columns))
+    inputs = Inputs(options.text) if options.text else read_inputs(options.task, by_field(options))
     length = options.length or 0
     if inputs is None:
         made = predict_images(model, options.task, length=length, limit=options.limit, batch_size=options.batch_size)

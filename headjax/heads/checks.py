@@ -185,14 +185,13 @@ def _called(layer: Any, site: AttentionSite) -> np.ndarray:
     inputs = jnp.asarray(np.random.default_rng(0).normal(size=(1, TOKENS, kernel.shape[-1])), kernel.dtype)
     arguments = list(inspect.signature(type(layer).__call__).parameters.values())[2:]
     needed = [one.name for one in arguments if one.default is one.empty and one.kind not in VARIADIC]
-    failed: Exception | None = None
+    failed = list[Exception]()
     for usual in _usual_arguments(needed):
         try:
             return _output(layer(inputs, **usual), inputs)
         except Exception as error:
-            failed = error
-    assert failed is not None
-    raise failed
+            failed.append(error)
+    raise failed[-1]
 
 
 def _usual_arguments(names: Iterable[str]) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError, require
 from headjax.models.config import HEAD_STACKS, ModelConfig
 
 _NUMBER = "(0|[1-9][0-9]{0,8})"
@@ -60,6 +60,12 @@ class HeadId:
         if match[1] not in HEAD_STACKS:
             raise HeadjaxError(f"head {text!r}: unknown head stack {match[1]!r}; known: {', '.join(HEAD_STACKS)}")
         return cls(match[1], int(match[2]), int(match[3]))
+
+
+def named_heads(heads: Iterable[HeadId | str]) -> tuple[HeadId, ...]:
+    """Return heads that are given as `HeadId`s or as text."""
+    require(not isinstance(heads, str), "heads", f"expected a list of heads, got the text {heads!r}")
+    return tuple(HeadId.parse(head) if isinstance(head, str) else head for head in heads)
 
 
 Values = Mapping[HeadId, float]

@@ -14,7 +14,7 @@ import numpy as np
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Amount, read_amount
 from headjax.heads.ablation import Ablation
-from headjax.heads.head_id import HeadId, Values, all_heads, position
+from headjax.heads.head_id import HeadId, Values, all_heads, named_heads, position
 from headjax.heads.site import Sites
 from headjax.models.config import ModelConfig
 
@@ -159,7 +159,7 @@ def group_removals(config: ModelConfig, order: Iterable[HeadId]) -> Steps:
 
 def part(config: ModelConfig, order: Iterable[HeadId | str], share: float) -> Order:
     """Return the heads of an order that make up a share of all: whole groups, as many as fit."""
-    named = dict.fromkeys(HeadId.parse(head) if isinstance(head, str) else head for head in order)
+    named = dict.fromkeys(named_heads(order))
     for head in named:
         position(config, head)
     count = shared(share, len(all_heads(config)))

@@ -11,10 +11,9 @@ import numpy as np
 from flax import nnx
 
 from headjax.core import history
-from headjax.core.errors import require
 from headjax.heads import module_pruning, ordering
 from headjax.heads.discovery import find_sites
-from headjax.heads.head_id import HeadId, tied_heads
+from headjax.heads.head_id import HeadId, named_heads, tied_heads
 from headjax.heads.ordering import Order
 from headjax.heads.surgery import LayerModule, map_attention
 from headjax.mesh.explicit import on_automatic_axes
@@ -69,7 +68,6 @@ def prune(model: M, heads: Iterable[HeadId | str], *, share: float | None = None
         HeadjaxError: A head does not exist (any more), or the model's code cannot hold what would be left; the message
             names the head or the layer. Nothing is removed then.
     """
-    require(not isinstance(heads, str), "heads", f"expected a list of heads, got the text {heads!r}")
     chosen = heads if share is None else part_of(model, heads, share)
     way: Any = on_automatic_axes(_prune) if isinstance(model, Model) else module_pruning.prune_module
     pruned: M = way(model, chosen)
@@ -85,8 +83,7 @@ def part_of(model: nnx.Module, order: Iterable[HeadId | str], share: float) -> O
 
 def _prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
     """Return a headjax model without heads; a layer that loses its last one becomes `NoHeadsAttention`."""
-    removed = {HeadId.parse(head) if isinstance(head, str) else head for head in heads}
-    removed = {tied for head in removed for tied in tied_heads(model.config, head)}
+    removed = {tied for head in named_heads(heads) for tied in tied_heads(model.config, head)}
     if not removed:
         return model
 

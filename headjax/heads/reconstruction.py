@@ -19,7 +19,7 @@ from headjax.core.progress import Update
 from headjax.core.short import brief
 from headjax.core.tensors import Params
 from headjax.heads.agreement import count_examples
-from headjax.heads.head_id import HeadId, all_heads, tied_heads
+from headjax.heads.head_id import HeadId, all_heads, named_heads, tied_heads
 from headjax.heads.layer_sums import SubLayer, TwoModels, spread
 from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, Change, RefitSums, centred, least_needed, refit, without_rows
@@ -148,8 +148,7 @@ def _units_lost(config: ModelConfig, units: float | Mapping[Place, int]) -> dict
 
 def _removed(config: ModelConfig, removed: Iterable[HeadId | str]) -> set[HeadId]:
     """Return the heads that go, those that share their parameters together."""
-    named = {HeadId.parse(head) if isinstance(head, str) else head for head in removed}
-    gone = {tied for head in named for tied in tied_heads(config, head)}
+    gone = {tied for head in named_heads(removed) for tied in tied_heads(config, head)}
     if gone and gone >= set(all_heads(config)):
         raise HeadjaxError("reconstruction: all heads are removed, nothing is left to solve")
     return gone

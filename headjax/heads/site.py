@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.core.errors import HeadjaxError, require
-from headjax.heads.head_id import ANY_LAYER, HeadId, stack_of
+from headjax.core.errors import HeadjaxError
+from headjax.heads.head_id import ANY_LAYER, HeadId, named_heads, stack_of
 
 HEAD_IDS = "headjax_ids"
 """Attribute of a pruned layer with the original numbers of its heads, as `AttentionSite.ids`."""
@@ -182,9 +182,7 @@ def find_heads(sites: Sites) -> dict[HeadId, tuple[AttentionSite, tuple[int, ...
 
 def require_heads(sites: Sites, heads: Iterable[HeadId | str]) -> tuple[HeadId, ...]:
     """Return heads that are given as `HeadId`s or as text such as `layers.3.attn/5`."""
-    known = find_heads(sites)
-    require(not isinstance(heads, str), "heads", f"expected a list of heads, got the text {heads!r}")
-    named = tuple(HeadId.parse(head) if isinstance(head, str) else head for head in heads)
+    known, named = find_heads(sites), named_heads(heads)
     for head in named:
         if head not in known:
             some = ", ".join(f"{site.path} ({site.heads} heads)" for site in sites[:8])

@@ -99,9 +99,9 @@ def measure(
     """Return the forms of every sub-layer with their damages, measured on other examples than maps are solved on."""
     model, batches = spread(model, batches)
     judged, solved = held_back(batches, examples)
-    judged = in_parts(model, judged)
     kept, places = kept or Kept(), places_of(model)
     if missing(model, grid, kept):
+        judged = in_parts(model, judged)
         sensitivity = Sensitivity(model, compute, labels=labels)
         pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in judged]
         layers = walk(blocks_of(model), [embed(model, batch, compute) for batch in solved], compute)

@@ -25,13 +25,14 @@ FOLDER = Path(__file__).parent / "engine"
 MODELS = json.loads((FOLDER / "models.json").read_text())
 RESULTS = FOLDER / "results.npz"
 
-CLOSE = 2e-5
+CLOSE = 1e-5
 """Largest difference of a result, as a share of its array's largest value: another instruction set makes 6e-6."""
 FACTORISED = 2e-2
 """The same of a factorisation found in many alternating steps: another instruction set makes 5e-3."""
 
-BOUNDS = {"minilm/reconstructed": 5e-5}
-"""Results of more rounding: six layers are refitted one after another, which differed by 1.4e-5 on two processors."""
+BOUNDS = {"minilm/reconstructed": 5e-5, "llama/converted/latent:rank=6": 2e-5}
+"""Results of more rounding: six layers are refitted one after another, which differed by 1.4e-5 on two processors; a
+latent differed by 1.3e-5 with JAX 0.12."""
 
 CONVERSIONS = {
     "demo": ("collaborative:shared_dim=96", "grouped:kv_heads=4", "latent:rank=16"),
