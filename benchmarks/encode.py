@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 
 from benchmarks.result import BenchResult, pytorch
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
@@ -19,7 +20,6 @@ from headjax.hub.checking import ONNX
 from headjax.hub.either import read_model
 from headjax.models.model import Model
 from headjax.models.summary import summarize
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 SHAPES = ((1, 32), (32, 32), (32, 128))

@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks.result import BenchResult, pytorch
 from benchmarks.speed import DecodingCost, Rates, decoding_cost, peak_rates
 from headjax.conversion import convert
+from headjax.core import numbers
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import count
 from headjax.core.timing import Timing
@@ -31,7 +32,6 @@ from headjax.nn import GroupedAttention, Kind
 from headjax.nn.compute import Compute
 from headjax.nn.norms import RMSNorm
 from headjax.nn.rotary import RotaryHalves
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 

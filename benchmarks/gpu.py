@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from benchmarks.result import SPREAD, BenchResult, pytorch
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind
 from headjax.core.progress import Progress, silent
@@ -21,7 +22,6 @@ from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel
 from headjax.nn.compute import Compute
 from headjax.nn.multi_head import MultiHeadAttention
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.step import Trainer

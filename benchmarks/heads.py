@@ -13,12 +13,12 @@ import numpy as np
 import headjax
 from benchmarks.result import SPREAD, BenchResult, pytorch
 from benchmarks.train_step import bert, our_step
+from headjax.core import numbers
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
 from headjax.heads.ordering import random_order
 from headjax.models.model import Model
 from headjax.models.tasks import Classification
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 LAYERS, HEADS, CLASSES, LENGTH = 12, 12, 3, 128

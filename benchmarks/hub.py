@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.result import SPREAD, BenchResult, in_new_process, peak_bytes
 from benchmarks.train_step import bert
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing
@@ -33,7 +34,6 @@ from headjax.hub.importing import read_config
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import INDEX, write_safetensors
 from headjax.models.model import Model
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.tokenizers.files import write_tokenizer
 from headjax.tokenizers.learned import byte_tokenizer

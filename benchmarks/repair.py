@@ -19,6 +19,7 @@ import numpy as np
 
 import headjax
 from benchmarks.result import BenchResult, pytorch
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing
@@ -26,7 +27,6 @@ from headjax.heads.agreement import agreement
 from headjax.hub.either import read_model
 from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 EXAMPLES, JUDGED, CHARACTERS, BATCH = 512, 256, 128, 32

@@ -12,9 +12,9 @@ from matplotlib.ticker import FuncFormatter
 
 from benchmarks.operations import NEW, OPERATIONS, SWEEPS, Operation, Shape
 from benchmarks.result import BenchResult
+from headjax.core import numbers
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, seconds_in_turns
-from headjax.report import numbers
 from headjax.report.curves import Axis, scaled
 from headjax.report.style import INK, Plot, legend_below, look, new_figure, style
 from headjax.report.tables import Column, Table

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from benchmarks.result import SPREAD, BenchResult, pytorch
+from headjax.core import numbers
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
 from headjax.core.timing import Timing, time_in_turns
@@ -17,7 +18,6 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel, TaskOutput
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.step import Trainer

@@ -2,6 +2,9 @@
 
 from headjax import plots as plots
 from headjax.conversion import convert as convert
+from headjax.conversion import convert_attention as convert_attention
+from headjax.conversion.replacing import AttentionAdapter as AttentionAdapter
+from headjax.conversion.replacing import replace_attention as replace_attention
 from headjax.core.errors import HeadjaxError as HeadjaxError
 from headjax.core.kind import Kind as Kind
 from headjax.data.examples import text_batch as text_batch
@@ -25,8 +28,6 @@ from headjax.heads.program import gated as gated
 from headjax.heads.pruning import prune as prune
 from headjax.heads.reconstruct import reconstruct as reconstruct
 from headjax.heads.reconstruction_order import reconstruction_order as reconstruction_order
-from headjax.heads.replacing import AttentionAdapter as AttentionAdapter
-from headjax.heads.replacing import replace_attention as replace_attention
 from headjax.heads.scoring import score_heads as score_heads
 from headjax.heads.site import AttentionSite as AttentionSite
 from headjax.heads.surgery import map_attention as map_attention
@@ -51,7 +52,6 @@ from headjax.models.vision import VisionConfig as VisionConfig
 from headjax.nn.collaborative import CollaborativeAttention as CollaborativeAttention
 from headjax.nn.compressed import CompressedAttention as CompressedAttention
 from headjax.nn.compute import Compute as Compute
-from headjax.nn.gated import GatedAttention as GatedAttention
 from headjax.nn.latent import LatentAttention as LatentAttention
 from headjax.nn.multi_head import GroupedAttention as GroupedAttention
 from headjax.nn.multi_head import MultiHeadAttention as MultiHeadAttention

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from headjax.core.numbers import percent
 from headjax.report.curves import Axis, draw, line_plot, spans
-from headjax.report.numbers import percent
 from headjax.report.style import Plot
 from results.table import Row, read, select
 

@@ -54,7 +54,7 @@ def nested(depth: int, group: bool) -> Any:
     """Lists or groups within each other."""
     data: Any = 1
     for _ in range(depth):
-        data = {"inner": data, "kind": "gated"} if group else [data]
+        data = {"inner": data, "kind": "compressed"} if group else [data]
     return data
 
 
@@ -77,7 +77,7 @@ OBJECTS: list[Any] = [
     *(None, object(), int, Kind, len, b"x", 1j, Decimal(1), Path("x"), {1}, range(3), iter(()), json),
     *(np.array([1, 2]), np.array("multi_head"), np.float32(1), np.int64(3), np.str_("relu"), np.dtype("f")),
     *(jnp.ones(2), ValueError("x"), nested(50, True), nested(5000, True), nested(5000, False), [], {}, (), [[]]),
-    *({None: 1}, {1: 2, "a": 3}, {"kind": None}, {"kind": []}, {"a.b": 1}, {"kind": np.array(["gated"])}),
+    *({None: 1}, {1: 2, "a": 3}, {"kind": None}, {"kind": []}, {"a.b": 1}, {"kind": np.array(["compressed"])}),
     *({"repeat": 10**9, "item": {}}, [{"repeat": 2, "item": 1}], Kind(NoHeadsAttention)),
     Kind(MultiHeadAttention, num_heads=2, head_dim=4),
     ConfigDict({"kind": "multi_head", "num_heads": config_dict.required_placeholder(int), "head_dim": 2}),

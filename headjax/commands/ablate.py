@@ -11,10 +11,10 @@ from headjax.commands.expected import ABLATING, tell_time
 from headjax.commands.options import option
 from headjax.commands.results import OnExamples, found
 from headjax.commands.score import SHOWN, extremes
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import unknown_name
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:

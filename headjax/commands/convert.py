@@ -19,10 +19,10 @@ from headjax.commands.expected import REFITTING, Cost, PlannedOptions, tell_time
 from headjax.commands.made import Changed, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import found, table_of
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, unknown_name
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 TARGETS = ("collaborative", "deep", "fixed", "grouped", "latent")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from headjax.commands.examples import TableOptions, TaskOptions, by_field, open_model_and_task, printed_metrics
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, Result, found
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:

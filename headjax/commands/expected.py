@@ -11,7 +11,7 @@ from headjax.commands.examples import SLOWEST, Examples, TaskOptions
 from headjax.commands.options import CommandOptions, option
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Positive
-from headjax.report.numbers import duration
+from headjax.core.numbers import duration
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Task

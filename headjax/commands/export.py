@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from headjax.commands.examples import MODEL
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Table
 
 

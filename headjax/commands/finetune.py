@@ -13,10 +13,10 @@ from headjax.commands.options import argument, option
 from headjax.commands.own_files import OwnFiles
 from headjax.commands.results import found, table_of
 from headjax.commands.train import MAX_TIME, Run
+from headjax.core import numbers
 from headjax.core.errors import CheckpointError, HeadjaxError, require
 from headjax.core.fields import STEPS_END, Count, Listed, Positive, Size, Steps, shown
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.storage.directories import remove_directory, replace_directory
 from headjax.storage.hub import source_of

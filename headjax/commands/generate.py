@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from headjax.commands.examples import MODEL, BatchOptions
 from headjax.commands.options import argument, option
 from headjax.commands.results import Result, found
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, NotNegative, Size
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.storage.paths import path_of
 

@@ -9,9 +9,9 @@ from typing import Literal
 
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
+from headjax.core import numbers
 from headjax.core.progress import Progress
 from headjax.core.terminal import printable
-from headjax.report import numbers
 from headjax.report.tables import Table
 
 

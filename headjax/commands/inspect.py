@@ -10,11 +10,11 @@ from typing import Any
 from headjax.commands.examples import MODEL, ConfigOptions
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, Result, found, table_of
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.models.summary import LayerSummary, summarize
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 

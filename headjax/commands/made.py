@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import LENGTHS, WritingOptions, printed_metrics
 from headjax.commands.results import ABSENT, OnExamples, Result, found
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any
 from headjax.commands.examples import ConfigOptions
 from headjax.commands.options import option
 from headjax.commands.results import Result, found, table_of
+from headjax.core import numbers
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
+from headjax.core import numbers
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.fields import Positive, Size
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.storage.paths import path_of
 

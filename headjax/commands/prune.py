@@ -20,9 +20,9 @@ from headjax.commands.expected import REFITTING, PlannedOptions, cost_of_order, 
 from headjax.commands.made import Changed, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, found, table_of
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:

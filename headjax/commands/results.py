@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from headjax.report import numbers
+from headjax.core import numbers
 from headjax.report.tables import Column, Table
 
 ABSENT: Any = type("Absent", (), {"__bool__": lambda self: False})()

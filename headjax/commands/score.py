@@ -9,8 +9,8 @@ from typing import Any
 from headjax.commands.examples import ExamplesOptions, TableOptions, Timed, TimedOptions, open_model_and_examples
 from headjax.commands.expected import SCORING, tell_time
 from headjax.commands.results import OnExamples, found
+from headjax.core import numbers
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 
 SHOWN = 5

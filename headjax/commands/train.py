@@ -11,10 +11,10 @@ from headjax.commands.config_fields import ConfigFields, rows_of
 from headjax.commands.examples import ConfigOptions
 from headjax.commands.options import option
 from headjax.commands.results import Result, found
+from headjax.core import numbers
 from headjax.core.errors import DIVERGED, INTERRUPTED
 from headjax.core.fields import Positive
 from headjax.core.progress import Progress
-from headjax.report import numbers
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:

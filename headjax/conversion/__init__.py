@@ -4,7 +4,7 @@ from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.deep import ToDeep
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
-from headjax.conversion.model import Conversion, convert, parse_target
+from headjax.conversion.model import Conversion, convert, convert_attention, parse_target
 from headjax.conversion.per_head import ToFixed
 from headjax.conversion.target import LayerError, Target
 
@@ -18,5 +18,6 @@ __all__ = [
     "ToGrouped",
     "ToLatent",
     "convert",
+    "convert_attention",
     "parse_target",
 ]

@@ -17,7 +17,6 @@ from headjax.conversion.target import (
     Site,
     as_multi_head,
     find_layers,
-    inside_gates,
     layers_at,
     multi_head_of,
 )
@@ -39,7 +38,7 @@ def captured_variance(model: Model) -> dict[HeadLayer, Captured]:
     """Return the captured variance of every multi-head or grouped layer, by (head stack, layer), without centring."""
     found = {}
     for place, module in layers_at(model, find_layers(model, None, None)).items():
-        inner = in_float32(inside_gates(module))
+        inner = in_float32(module)
         try:
             multi_head_of(inner.kind)
         except ConfigError as error:

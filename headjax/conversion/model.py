@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion.calibration import Calibration, Moments, calibrate
@@ -17,7 +16,7 @@ from headjax.conversion.deep import ToDeep
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
 from headjax.conversion.per_head import ToFixed
-from headjax.conversion.products import Products, query_key, relative_distance, value_output
+from headjax.conversion.products import Products, in_float32, query_key, relative_distance, value_output
 from headjax.conversion.target import (
     HeadLayer,
     LayerError,
@@ -39,7 +38,6 @@ from headjax.heads.surgery import LayerModule, config_after, map_attention
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
-from headjax.nn import GatedAttention
 from headjax.nn.module import AttentionModule
 
 
@@ -70,7 +68,7 @@ def convert(
 ) -> Conversion:
     """Return the model with its attention layers in another formulation, or with other layers, from the same weights.
 
-    Layers without heads stay. Gated layers are converted inside their gates. Grouped layers start from one key and
+    Layers without heads stay. Grouped layers start from one key and
     value per head. Heads keep their numbers, so that conversions and pruning compose in either order. Layers that share
     their parameters change together. The conversion is added to the history. `deep` replaces layers, and with them the
     function; it needs no calibration.
@@ -128,16 +126,19 @@ def planned(
     config: ModelConfig, to: str, stacks: Collection[str] | None = None, layers: Collection[int] | None = None
 ) -> ModelConfig:
     """Return the architecture that `convert` makes of another one, up to biases and the order of heads."""
-    target = parse_target(to)
+    parsed = parse_target(to)
 
     def change(model: Model) -> Model:
-        if isinstance(target, ToDeep):
-            return target.replaced(model, stacks, layers)
-        targets = _targets(model, target.planned(), stacks, layers)
+        if isinstance(parsed, ToDeep):
+            return parsed.replaced(model, stacks, layers)
+        targets = _targets(model, parsed.planned(), stacks, layers)
 
         def put(found: LayerModule) -> AttentionModule:
-            own, module = targets.get((found.stack, found.layer)), found.module
-            return module if own is None else _put_back(module, own.convert([Site(own.start(module))], 0)[0])
+            target = targets.get((found.stack, found.layer))
+            if target is None:
+                return found.module
+            (converted,) = target.convert([Site(target.prepare(in_float32(found.module)))], seed=0)
+            return _put_back(found.module, converted)
 
         return map_attention(model, put)
 
@@ -171,7 +172,7 @@ def _build(
 ) -> tuple[Model, tuple[LayerError, ...]]:
     """Return the model with these layers converted, and their errors."""
     layers = layers_at(model, targets).items()
-    sites = {place: Site(targets[place].start(module), moments.get(place)) for place, module in layers}
+    sites = {place: Site(targets[place].prepare(in_float32(module)), moments.get(place)) for place, module in layers}
     with one_blas_thread():
         converted = _converted(sites, targets, seed, plain)
         errors = tuple(_error(place, site, converted[place]) for place, site in sites.items())
@@ -185,16 +186,32 @@ def _build(
 
 
 @on_automatic_axes
-def convert_layer(
-    module: AttentionModule, to: Target | str, seed: int = 0, moments: Moments | None = None
+def convert_attention(
+    module: AttentionModule, to: Target | str, seed: int = 0, *, moments: Moments | None = None
 ) -> AttentionModule:
-    """Return one layer as another formulation, converted for inputs of these moments, or from its weights alone."""
+    """Return an attention layer in another formulation, from the same weights; the layer itself stays as it is.
+
+        >>> layer = headjax.MultiHeadAttention(16, num_heads=4, head_dim=4, rngs=nnx.Rngs(0))
+        >>> shared = headjax.convert_attention(layer, "collaborative:shared_dim=16")
+        >>> x = jnp.ones((1, 3, 16))
+        >>> bool(jnp.allclose(shared(x), layer(x), atol=1e-5))
+        True
+
+    Args:
+        module: Layer to convert.
+        to: Target, as for `headjax.convert`, but for `deep`, which replaces layers.
+        seed: Seed of random starts.
+        moments: Moments of the layer's inputs, for which it is converted; None approximates the weights alone.
+
+    Raises:
+        ConfigError: The target does not exist, or the layer cannot become it.
+    """
     target = parse_target(to) if isinstance(to, str) else to
     if isinstance(target, ToDeep):
         raise ConfigError(f"{target.name}: replaces the layers of a model; convert every layer to it")
-    target.check(target.source(module.kind), module.width, module.memory_width)
+    target.check(module.kind, module.width, module.memory_width)
     with one_blas_thread():
-        (converted,) = target.convert([Site(target.start(module), moments)], seed)
+        (converted,) = target.convert([Site(target.prepare(in_float32(module)), moments)], seed)
     return _put_back(module, converted)
 
 
@@ -215,7 +232,7 @@ def _targets(
         if isinstance(target, ToDeep):
             raise ConfigError(f"{place[0]}/{place[1]}: {target.name} replaces layers; convert to it alone")
         try:
-            target.check(target.source(attention), width, width)
+            target.check(attention, width, width)
         except ConfigError as error:
             raise ConfigError(f"{place[0]}/{place[1]}: {error}") from None
         targets[place] = target
@@ -239,16 +256,9 @@ def _converted(
 
 
 def _put_back(module: AttentionModule, converted: AttentionModule) -> AttentionModule:
-    """Return the converted layer in the original's type, inside its gates if it has some."""
+    """Return the converted layer in the original's type."""
     dtype = jax.tree.leaves(module)[0].dtype
-    new = jax.tree.map(lambda array: array.astype(dtype), converted)
-    if not isinstance(module, GatedAttention):
-        return new
-    order = jnp.asarray([module.ids.index(head) for head in converted.ids])
-    gate, bias = jnp.take(module.gate[...], order, axis=1), jnp.take(module.gate_bias[...], order, axis=0)
-    return module.like(
-        module.kind.replace(inner=converted.kind), {"inner": new.params, "gate": gate, "gate_bias": bias}
-    )
+    return jax.tree.map(lambda array: array.astype(dtype), converted)
 
 
 def _error(place: HeadLayer, site: Site, converted: AttentionModule) -> LayerError:

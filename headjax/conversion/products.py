@@ -13,7 +13,6 @@ from headjax.core.serialize import kind_of
 from headjax.nn import (
     CollaborativeAttention,
     CompressedAttention,
-    GatedAttention,
     GroupedAttention,
     LatentAttention,
 )
@@ -159,13 +158,3 @@ def _(module: CompressedAttention) -> Products:
 @_values.register
 def _(module: CompressedAttention) -> jax.Array:
     return jnp.einsum("mr,rhv->mhv", module.latent[...], _values(module.inner))
-
-
-@_query_key.register
-def _(module: GatedAttention) -> Products:
-    return _query_key(module.inner)
-
-
-@_values.register
-def _(module: GatedAttention) -> jax.Array:
-    return _values(module.inner) * jax.nn.sigmoid(module.gate_bias[...])[None, :, None]

@@ -10,14 +10,13 @@ import jax
 import jax.numpy as jnp
 
 from headjax.conversion.calibration import Moments
-from headjax.conversion.products import in_float32
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Checked, options_of
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.heads.surgery import attention_layers
 from headjax.models.model import Model
-from headjax.nn import GatedAttention, GroupedAttention, Kind, MultiHeadAttention, NoHeadsAttention
+from headjax.nn import GroupedAttention, Kind, MultiHeadAttention, NoHeadsAttention
 from headjax.nn.module import AttentionModule
 
 
@@ -68,16 +67,8 @@ class Target(Checked, abc.ABC):
         """Return a conversion to the same formulation that JAX can trace."""
         return self
 
-    def source(self, attention: Kind) -> Kind:
-        """Return the formulation that the conversion starts from, out of its gates."""
-        return attention.inner if attention.of is GatedAttention else attention
-
-    def start(self, module: AttentionModule) -> AttentionModule:
-        """Return a layer with float32 weights in the form that the conversion starts from, out of its gates."""
-        return self.prepare(inside_gates(in_float32(module)))
-
     def prepare(self, module: AttentionModule) -> AttentionModule:
-        """Return a layer of the formulation `source` in the form that the conversion starts from."""
+        """Return a layer with float32 weights in the form that the conversion starts from."""
         return as_multi_head(module)
 
     @abc.abstractmethod
@@ -159,8 +150,3 @@ def layers_at(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, Atte
     """Return the attention modules of these layers."""
     layers = {(found.stack, found.layer): found.module for found in attention_layers(model)}
     return {place: layers[place] for place in places}
-
-
-def inside_gates(module: Any) -> AttentionModule:
-    """Return the inner layer of a gated layer; any other layer as it is."""
-    return module.inner if isinstance(module, GatedAttention) else module

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from rich.console import Console
 from rich.text import Text
 
-from headjax.report.numbers import duration
+from headjax.core.numbers import duration
 
 Update = Callable[[int, Mapping[str, float]], None]
 """Called with the number of units done and the latest measurements to show beside the bar."""

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headjax.core import numbers
 from headjax.head_report.curves import CurveConfig, CurvePoint, removable
 from headjax.head_report.study import HeadStudy
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.significance import Comparison
 from headjax.models.model import Model
-from headjax.report import numbers
 
 POINT = 0.01
 """Loss that does not count: one point of a metric between 0 and 1."""

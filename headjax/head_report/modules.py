@@ -10,6 +10,7 @@ from typing import Any
 
 from flax import nnx
 
+from headjax.core import numbers
 from headjax.core.progress import Progress, silent
 from headjax.head_report.answer import RELATIVE
 from headjax.head_report.curves import CurvePoint, removable
@@ -21,7 +22,6 @@ from headjax.heads.pruning import PERCENTAGES, percent_steps
 from headjax.heads.scoring import Scores, score_heads
 from headjax.heads.site import Sites, find_heads, without
 from headjax.plots import pruning_curves
-from headjax.report import numbers
 from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from headjax.core import numbers
 from headjax.head_report.answer import Answer, allowed, interval, is_share, largest, too_few
 from headjax.head_report.curves import WORDS, CurveConfig, CurvePoint
 from headjax.head_report.study import HeadStudy
@@ -16,7 +17,6 @@ from headjax.head_report.views import unit_of_changes
 from headjax.heads.head_id import Values
 from headjax.heads.statistics import ROLES
 from headjax.plots import pruning_curves, score_map
-from headjax.report import numbers
 from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table
 from headjax.version import __version__

@@ -53,7 +53,7 @@ Held = dict[str, tuple[int, str]]  # axis and kinds of heads by parameter
 _REGISTRY: dict[type[nnx.Module], View] = {}
 
 ADAPTERS: dict[type[nnx.Module], Any] = {}
-"""By class, the adapter that stands in its place, see `headjax.heads.replacing.AttentionAdapter`."""
+"""By class, the adapter that stands in its place, see `headjax.conversion.replacing.AttentionAdapter`."""
 
 
 def register_attention(

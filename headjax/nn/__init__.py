@@ -4,7 +4,6 @@ from headjax.core.kind import Kind
 from headjax.nn.attend import Call, attend
 from headjax.nn.collaborative import CollaborativeAttention, Concatenate
 from headjax.nn.compressed import CompressedAttention
-from headjax.nn.gated import GatedAttention
 from headjax.nn.latent import LatentAttention
 from headjax.nn.module import AttentionCache, AttentionModule, Ids, NoHeadsAttention, formulation
 from headjax.nn.multi_head import GroupedAttention, MultiHeadAttention
@@ -21,7 +20,6 @@ __all__ = [
     "CompressedAttention",
     "Concatenate",
     "Dropout",
-    "GatedAttention",
     "GroupedAttention",
     "HeadOutput",
     "Ids",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from headjax.core.fields import Size
 from headjax.core.kind import Kind
 from headjax.core.tensors import weight, with_axes
 from headjax.nn.attend import Call
-from headjax.nn.module import WrappingAttention, formulation
+from headjax.nn.module import AttentionModule, formulation
 from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.operands import Attended, KeyValues
 from headjax.nn.projections import into_heads
@@ -23,7 +24,7 @@ READING = ("key", "value", "content_bias", "latent", "rotary_key")
 
 
 @formulation("compressed")
-class CompressedAttention(WrappingAttention):
+class CompressedAttention(AttentionModule):
     """Any formulation whose keys and values are computed from a latent of the attended sequence.
 
         c = y W_C [rank],   output = inner(x, c)
@@ -61,6 +62,28 @@ class CompressedAttention(WrappingAttention):
             read = getattr(self.inner, name, None)
             if read is not None:
                 setattr(self.inner, name, with_axes(read, ("latent", *read.out_sharding[1:])))
+
+    @property
+    def output(self) -> Any:
+        """The map of the module inside from its contexts to the stream."""
+        return self.inner.output
+
+    @property
+    def num_heads(self) -> int:
+        heads = self.kind.inner.num_heads
+        require(heads > 0, "inner", "has no heads, so that there is nothing around them")
+        return heads
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.kind.inner.ids
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return self.kind.inner.groups
+
+    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
+        return {"inner": self.inner.left(heads)}
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         counted = positions_or_count(positions, inputs.shape[1])

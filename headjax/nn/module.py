@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -286,11 +285,6 @@ class AttentionModule(nnx.Module, abc.ABC):
         """Return the options that change where only the heads at these positions stay."""
         return {"num_heads": len(heads), "head_ids": tuple(self.ids[head] for head in heads)}
 
-    def convert(self, to: Any, seed: int = 0) -> AttentionModule:
-        """Return a module of another formulation with these weights, by `headjax.convert`'s targets."""
-        # Conversions are made of formulations, so that formulations do not know them.
-        return importlib.import_module("headjax.conversion.model").convert_layer(self, to, seed)
-
     def like(self, kind: Kind, params: Params) -> AttentionModule:
         """Return a module of another kind with this one's sizes and setting."""
         module = kind.module(self.width, self.memory_width)
@@ -337,34 +331,6 @@ def _flops(kind: Kind, width: int, memory_width: int, queries: int, keys: int) -
 def _cache_size(kind: Kind, width: int, memory_width: int) -> int:
     kept = key_value_shapes(kind.module(width, memory_width), 1, 1, jnp.float32)
     return sum(array.size for array in jax.tree.leaves(kept))
-
-
-class WrappingAttention(AttentionModule):
-    """Base of the modules around another one, whose kind is their option `inner` and which lies under `inner`."""
-
-    inner: Any
-
-    @property
-    def output(self) -> Any:
-        """The map of the module inside from its contexts to the stream."""
-        return self.inner.output
-
-    @property
-    def num_heads(self) -> int:
-        heads = self.kind.inner.num_heads
-        require(heads > 0, "inner", "has no heads, so that there is nothing around them")
-        return heads
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return self.kind.inner.ids
-
-    @property
-    def groups(self) -> tuple[int, ...]:
-        return self.kind.inner.groups
-
-    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
-        return {"inner": self.inner.left(heads)}
 
 
 @formulation("no_heads")

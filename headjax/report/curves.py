@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from headjax.core import numbers
 from headjax.core.errors import DataError
-from headjax.report import numbers
 from headjax.report.style import INK, WIDTH, Look, Plot, legend_below, look, new_figure, style, wrap
 
 Points = Sequence[tuple[float, float]]

@@ -12,8 +12,8 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from headjax.core import numbers
 from headjax.core.errors import DataError
-from headjax.report import numbers
 from headjax.report.style import (
     DIVERGING,
     MUTED,

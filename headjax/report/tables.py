@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from headjax.core import numbers
 from headjax.core.errors import DataError
-from headjax.report import numbers
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,7 +20,7 @@ import numpy as np
 
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver
-from headjax.conversion.model import convert_layer, describe
+from headjax.conversion.model import convert_attention, describe
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind, own_copy
 from headjax.core.programs import one_blas_thread
@@ -232,7 +232,7 @@ class _Measuring:
         if target is None:
             return None
         quick = dataclasses.replace(target, solver=QUICK) if isinstance(target, ToCollaborative) else target
-        return describe(target), convert_layer(module, quick, moments=self._layer.moments[self._place.at.slot])
+        return describe(target), convert_attention(module, quick, moments=self._layer.moments[self._place.at.slot])
 
     def _errors(self, module: AttentionModule) -> list[Any]:
         """Return what the errors of a converted layer cost on the judged batches, its map refitted."""

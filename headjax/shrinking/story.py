@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from headjax.core import numbers
 from headjax.models.walk import FEED_FORWARD
-from headjax.report import numbers
 from headjax.report.tables import Column, Table
 from headjax.shrinking.choice import NO_LAYER, Choice, Option
 from headjax.shrinking.choice import Table as Options

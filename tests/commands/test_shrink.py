@@ -10,8 +10,8 @@ import pytest
 
 import headjax
 from headjax.cli import main
+from headjax.core import numbers
 from headjax.heads.units import count_units
-from headjax.report import numbers
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,9 @@ import numpy as np
 
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent
 from headjax.conversion.decomposition import Solver
-from headjax.conversion.model import convert_layer
+from headjax.conversion.model import convert_attention
 from headjax.conversion.products import Products
-from headjax.heads.surgery import map_attention
-from headjax.nn import Call, GatedAttention, Kind, Mask
+from headjax.nn import Call, Kind, Mask
 from headjax.nn.norms import OffsetRMSNorm, RMSNorm
 from headjax.nn.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from tests import tiny
@@ -65,17 +64,6 @@ def hidden(model, batch):
     return np.asarray(model(batch).hidden) * mask
 
 
-def in_gates(model):
-    """Return the model with an open gate on every head."""
-
-    def put(found):
-        heads = found.module.num_heads
-        gates = {"gate": jnp.zeros((found.module.width, heads)), "gate_bias": jnp.full((heads,), 4.0)}
-        return found.module.like(Kind(GatedAttention, inner=found.module.kind), {"inner": found.module.params} | gates)
-
-    return map_attention(model, put)
-
-
 def attentions(model):
     return [attention for layers in model.config.attentions().values() for attention in layers]
 
@@ -96,7 +84,7 @@ TURNING = {
 
 def converted_layer(attention, params, to):
     """Return a layer's new formulation and its arrays."""
-    module = convert_layer(tiny.bound(attention, params, WIDTH, WIDTH), to)
+    module = convert_attention(tiny.bound(attention, params, WIDTH, WIDTH), to)
     return module.kind, module.params
 
 

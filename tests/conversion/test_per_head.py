@@ -1,15 +1,15 @@
-"""Other sizes of heads, and gates around them."""
+"""Other sizes of heads."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.conversion import ToCollaborative, ToFixed, ToGrouped, convert
+from headjax.conversion import ToFixed, ToGrouped, convert
 from headjax.core.errors import ConfigError
-from headjax.nn import CollaborativeAttention, GatedAttention, RotaryHalves
+from headjax.nn import RotaryHalves
 from tests import tiny
 from tests.closeness import assert_close
-from tests.conversion.cases import PADDED, attentions, converted_layer, hidden, in_gates
+from tests.conversion.cases import PADDED, attentions, converted_layer, hidden
 from tests.nn.formulations import WIDTH, outputs_of, random_inputs, random_params
 
 
@@ -18,13 +18,6 @@ def test_smaller_heads_come_back_from_larger_ones(model, outputs) -> None:
     back = convert(larger, ToFixed(head_dim=4)).model
     assert [a.head_dim for a in attentions(back)] == [4, 4]
     assert_close(hidden(back, PADDED), outputs, sums=tiny.SUMS)
-
-
-def test_gates_stay_around_what_is_converted_inside_them(model) -> None:
-    gated = in_gates(model)
-    inside = convert(gated, ToCollaborative(shared_dim=16)).model
-    assert all(a.of is GatedAttention and a.inner.of is CollaborativeAttention for a in attentions(inside))
-    assert_close(hidden(inside, PADDED), hidden(gated, PADDED), sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize(

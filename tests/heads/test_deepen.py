@@ -41,7 +41,7 @@ def attention_output(attention, params, inputs):
     return outputs_of(attention, params, inputs)
 
 
-@pytest.mark.parametrize("name", ["multi_head", "ragged_grouped", "collaborative", "gated"])
+@pytest.mark.parametrize("name", ["multi_head", "ragged_grouped", "collaborative"])
 def test_attention_is_the_sum_of_its_heads(name):
     attention = FORMULATIONS[name]
     params, inputs = random_params(attention), jnp.asarray(random_inputs())

@@ -37,7 +37,7 @@ def albert() -> tuple[Model, dict]:
     return tiny.model(config), tiny.tokens(2, 8) | given
 
 
-NAMES = ("fixed_head_size", "ragged_grouped", "collaborative", "latent_rotary", "gated")
+NAMES = ("fixed_head_size", "ragged_grouped", "collaborative", "latent_rotary", "compressed")
 
 
 def mixed() -> tuple[Model, dict]:

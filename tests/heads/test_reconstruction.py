@@ -8,7 +8,7 @@ from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
 from headjax.heads.surgery import map_attention, map_feed_forward
 from headjax.heads.units import count_units
-from headjax.nn import GatedAttention, GroupedAttention, Kind
+from headjax.nn import CompressedAttention, GroupedAttention, Kind
 from tests import tiny
 from tests.closeness import assert_close
 from tests.layer_walk import joined, walk
@@ -90,7 +90,7 @@ CASES = {
     "constant_post_norm": language_model(residual="constant_post_norm", alpha=1.7),
     "parallel_norm": language_model(residual="parallel_norm"),
     "grouped": language_model(attention=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4)),
-    "gated": language_model(attention=Kind(GatedAttention, inner=tiny.multi_head(4))),
+    "compressed": language_model(attention=Kind(CompressedAttention, inner=tiny.multi_head(4), rank=7)),
     "collaborative": language_model(attention=tiny.collaborative(4)),
     "t5": t5,
 }

@@ -13,7 +13,7 @@ from headjax.core.kind import Kind
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import example_batch, max_difference
-from headjax.nn import CollaborativeAttention, GatedAttention, LatentAttention
+from headjax.nn import CollaborativeAttention, CompressedAttention, LatentAttention
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, close_to, tolerance
@@ -145,8 +145,8 @@ def test_onnx_of_every_architecture(name, tmp_path):
 
 
 NAMELESS = {
-    "gated, latent": (
-        Kind(GatedAttention, inner=tiny.multi_head(3)),
+    "compressed, latent": (
+        Kind(CompressedAttention, inner=tiny.multi_head(3), rank=5),
         Kind(LatentAttention, num_heads=2, rank=3, head_dim=2),
     ),
     "collaborative": [Kind(CollaborativeAttention, num_heads=4, shared_dim=5, content_bias=True, **SIZES)] * 2,

@@ -16,7 +16,7 @@ from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import max_difference
 from headjax.hub.exporting import layout_of_export
 from headjax.nn import (
-    GatedAttention,
+    CompressedAttention,
     Kind,
     LatentAttention,
     RotaryInterleaved,
@@ -152,7 +152,7 @@ REFUSED = [
         lambda: tiny.model(dataclasses.replace(model_of(BERT).config, pooler="relu")),
         ("pooler",),
     ),
-    ("bert", "auto", without(Kind(GatedAttention, inner=HEADS)), ("gated_heads", "onnx")),
+    ("bert", "auto", without(Kind(CompressedAttention, inner=HEADS, rank=3)), ("compressed", "onnx")),
     ("bert", "padded", without(Kind(LatentAttention, num_heads=4, rank=3, head_dim=2)), ("latent", "layout onnx can")),
     ("bert", "auto", without(HEADS.replace(rotary=RotaryInterleaved())), ("rotary_interleaved",)),
     ("bert", "padded", without(tiny.multi_head(4, 4)), ("4 heads of size 4", "onnx")),

@@ -25,7 +25,6 @@ from headjax.models.tasks import (
 )
 from headjax.nn import (
     CompressedAttention,
-    GatedAttention,
     GroupedAttention,
     Kind,
     LatentAttention,
@@ -72,12 +71,9 @@ ATTENTION = {
     ),
     "around others": (
         Kind(
-            GatedAttention,
-            inner=Kind(
-                CompressedAttention,
-                inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=TURNS),
-                rank=6,
-            ),
+            CompressedAttention,
+            inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=TURNS),
+            rank=6,
         ),
         Kind(CompressedAttention, inner=SHARED, rank=5),
     ),

@@ -15,7 +15,6 @@ from headjax.nn import (
     Call,
     CollaborativeAttention,
     CompressedAttention,
-    GatedAttention,
     Kind,
     LatentAttention,
 )
@@ -66,8 +65,6 @@ FORMULATIONS: dict[str, Kind] = {
         inner=tiny.grouped(4, 2, 4, rotary=RotaryHalves(base=100.0), query_norm=RMSNorm(), key_norm=RMSNorm()),
         rank=7,
     ),
-    "gated": Kind(GatedAttention, inner=tiny.multi_head(3, 4)),
-    "gated_grouped": Kind(GatedAttention, inner=tiny.grouped(4, 2, 4, rotary=RotaryHalves())),
 }
 
 KEPT = tiny.multi_head(3, 4, rotary=RotaryHalves(base=100.0, dim=8), frequencies=((0, 1), (1, 3), (0, 2)))

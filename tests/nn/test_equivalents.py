@@ -6,12 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.tensors import Constant, Normal, Params, Zeros, initialize
+from headjax.core.tensors import Normal, Params, initialize
 from headjax.nn import (
     Call,
     CollaborativeAttention,
     Concatenate,
-    GatedAttention,
     Kind,
     LatentAttention,
     Mask,
@@ -176,25 +175,6 @@ def test_it_is_another_with_products_of_its_weights(name):
     found, expected = (attended_by(*pair, X, call, positions=PLACES) for pair in build())
     assert_close(found.context, expected.context, sums=longer * SUMS)
     assert_close(found.probabilities, expected.probabilities, sums=longer * SUMS)
-
-
-@pytest.mark.parametrize("name", ["fixed_head_size", "ragged_grouped", "collaborative", "latent"])
-def test_gated_is_the_formulation_inside_where_the_bias_is_large(name):
-    inner = FORMULATIONS[name]
-    gated = Kind(GatedAttention, inner=inner, bias_init=Constant(30.0), kernel_init=Zeros())
-    own = {name: tensor for name, tensor in tiny.weights(gated, WIDTH, WIDTH).items() if name != "inner"}
-    fresh = initialize(own, jax.random.key(0), Normal(0.5))
-    params, call = random_params(inner), Call(mask=CAUSAL)
-    actual = attended_by(gated, fresh | {"inner": params}, X, call).context
-    np.testing.assert_array_equal(actual, attended_by(inner, params, X, call).context)
-
-
-def test_a_gate_of_a_head_multiplies_its_context():
-    gated = FORMULATIONS["gated"]
-    params = random_params(gated)
-    own = 1.0 / (1.0 + np.exp(-(X @ params["gate"] + params["gate_bias"].reshape(1, 1, 3))))
-    plain = attended_by(gated.inner, params["inner"], X).context
-    assert_close(attended_by(gated, params, X).context, np.asarray(plain) * own[..., None], sums=SUMS)
 
 
 def probabilities(params: Params, bias: Any = None) -> Any:

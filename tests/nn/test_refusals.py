@@ -44,7 +44,6 @@ COLLABORATIVE = FORMULATIONS["collaborative"]
         (LATENT, {"rotary_dim": 3, "rotary": RotaryInterleaved()}, "rotary_dim"),
         (LATENT, {"query_norm": RMSNorm()}, "query_norm"),
         (FORMULATIONS["compressed"], {"inner": FORMULATIONS["compressed"]}, "inner"),
-        (FORMULATIONS["gated"], {"inner": FORMULATIONS["gated"]}, "inner"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_field(attention, fields, field):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
-from headjax.report import numbers
 from headjax.report.maps import head_map
 from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table

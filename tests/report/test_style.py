@@ -8,8 +8,8 @@ import pytest
 from matplotlib import _pylab_helpers
 from rich.console import Console
 
+from headjax.core import numbers
 from headjax.core.errors import DataError
-from headjax.report import numbers
 from headjax.report.tables import Column, Table, print_table
 from tests.report.test_plots import losses
 

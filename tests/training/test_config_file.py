@@ -5,7 +5,7 @@ import pytest
 from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
 from headjax.initialization import Admin
-from headjax.nn import GatedAttention, GroupedAttention, Kind, MultiHeadAttention
+from headjax.nn import CompressedAttention, GroupedAttention, Kind, MultiHeadAttention
 from headjax.storage.paths import path_of
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config
@@ -100,10 +100,13 @@ def test_another_kind_drops_the_fields_it_does_not_have_and_text_stays_text(run)
     assert run("model.attention.kind=multi_head") == run()
     # A group inside another one, and a group that the file leaves out.
     inner = ("kind=multi_head", "num_heads=1", "head_dim=4")
-    wrapped = run("model.attention.kind=gated_heads", *(f"model.attention.inner.{each}" for each in inner))
-    assert (
-        wrapped.model.attention == (Kind(GatedAttention, inner=Kind(MultiHeadAttention, num_heads=1, head_dim=4)),) * 2
+    wrapped = run(
+        "model.attention.kind=compressed",
+        "model.attention.rank=3",
+        *(f"model.attention.inner.{each}" for each in inner),
     )
+    inside = Kind(MultiHeadAttention, num_heads=1, head_dim=4)
+    assert wrapped.model.attention == (Kind(CompressedAttention, inner=inside, rank=3),) * 2
     assert run("initialization.exclude_padding=True", "initialization.kind=admin").initialization == Admin(
         exclude_padding=True
     )

@@ -182,27 +182,12 @@ class Compressed(Wrapping):
         return self.inner.attend(x, *self.inner.key_values(key[:, 0], value[:, 0, :, 0]), call)
 
 
-class Gated(Wrapping):
-    """Heads with a gate for each query."""
-
-    def __init__(self, own: dict[str, Any], width: int, memory_width: int) -> None:
-        super().__init__(own, width, memory_width)
-        self.gate = nn.Linear(width, self.heads)
-
-    def key_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inner.key_values(x, positions)
-
-    def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
-        return self.inner.attend(x, key, value, call) * self.gate(x).sigmoid().transpose(1, 2)[..., None]
-
-
 KINDS = {
     "multi_head": Heads,
     "grouped": Heads,
     "collaborative": Collaborative,
     "latent": Latent,
     "compressed": Compressed,
-    "gated_heads": Gated,
     "no_heads": NoHeads,
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from headjax.conversion.model import convert_attention
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.tensors import nested
 from headjax.heads.discovery import ADAPTERS, find_sites
@@ -205,7 +206,7 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
         layer = at_path(copy, path)
         adapter = _adapter_of(layer, sites[path])
         own = adapter.inner_of(layer, sites[path])
-        changed = own.convert(to) if isinstance(to, str) else to(own)
+        changed = convert_attention(own, to) if isinstance(to, str) else to(own)
         if not isinstance(changed, AttentionModule):
             raise HeadjaxError(f"to: {path}: the function returned {type(changed).__name__}, no attention of headjax")
         new = adapter(changed, layer)
