@@ -61,7 +61,7 @@ def compare(
     far = {}
     for key, value in golden.items():
         assert found[key].shape == value.shape, key
-        difference = float(np.abs(found[key] - value).max() / np.abs(value).max())
+        difference = float(np.abs(found[key] - value).max() / (np.abs(value).max() or 1.0))
         if not difference <= bound(key):
             far[key] = difference
     assert not far, f"{far}; if that is meant, run this file with HEADJAX_UPDATE_LISTINGS=1"

@@ -131,7 +131,8 @@ def test_conversions(to):
             continue
         found = headjax.convert(model, to, batches=batches, **options)
         results[f"{way}/logits"] = logits(name, found.model)
-        results[f"{way}/errors"] = np.array([error.relative_error for error in found.errors], np.float32)
+        errors = np.array([error.relative_error for error in found.errors], np.float32)
+        results[f"{way}/errors"] = np.where(errors < 1e-5, 0.0, errors)  # of exact conversions rounding is left
     compare("methods.npz", f"convert {to}", results, lambda key: 2e-2 if "collaborative" in to else 2e-5)
 
 
