@@ -12,7 +12,7 @@ WORKERS ?= 2
 BY_FILE = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 TOOLS := build/tools/bin
 
-.PHONY: help quickstart notebooks docs test test-slow test-part test-pythons attack test-wheel test-lowest test-newest parity check format clean
+.PHONY: help quickstart notebooks docs test test-slow test-part test-pythons attack test-wheel test-lowest test-newest parity parity-newest check format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo 'make test-wheel   the built wheel: what it holds, and its use from an empty environment'
 	@echo 'make test-lowest  the tests on the lowest versions that pyproject.toml admits; make test-newest on the newest'
 	@echo 'make parity       the tests against PyTorch, transformers, TensorLy, Tunix, MaxText and ONNX Runtime'
+	@echo 'make parity-newest those of the remote code on the newest transformers, which parity and test-newest run, too'
 	@echo 'make check        lint, format and types'
 	@echo 'make format       let ruff fix and format the code'
 	@echo 'make clean        remove .venv and caches (runs/ stays)'
@@ -83,8 +84,14 @@ build/tools/.installed: | $(BIN)/python
 	$(BIN)/python -m pip --python build/tools/bin/python install --quiet 'uv>=0.9'
 	@touch $@
 
-parity: $(VENV)/.parity $(VENV)/.maxtext
+parity: $(VENV)/.parity $(VENV)/.maxtext parity-newest
 	$(BIN)/python -m pytest -m 'parity and not attack' $(BY_FILE) tests
+
+# Exports carry code that runs with the `transformers` of their users: the newest stands before the pinned one.
+test-newest: parity-newest
+parity-newest: $(VENV)/.parity build/tools/.installed
+	$(TOOLS)/uv pip install --quiet --python $(BIN)/python --target build/transformers --no-deps --upgrade transformers
+	PYTHONPATH=build/transformers $(BIN)/python -m pytest -m 'parity and not attack' $(BY_FILE) tests/hub/test_remote*.py
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check

@@ -11,7 +11,7 @@ from headjax.hub.family import Copies, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import TRANSPOSED, Rules, affine, norm, one, projection
 from headjax.hub.table import Choice, Custom, Entry, Field, Fixed, Record, TrainingOnly, number, record, text
-from headjax.models.tasks import Classification, NoTask, Regression, Span, TokenClassification
+from headjax.models.tasks import Classification, MultiLabel, NoTask, Regression, Span, TokenClassification
 
 INITIALIZER = TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02)))
 
@@ -54,12 +54,13 @@ def labelled(kind: type, **parts: Entry | float) -> Record:
 
 
 def classifier(dropout: Entry | float) -> Choice:
-    """Return the entry of a sequence classifier, which is a regression where there is one label."""
+    """Return the entry of a classifier of texts or images, by default a regression where there is one label."""
     return Choice(
         _PROBLEM,
         {
             "regression": record(Regression, outputs=_COUNT, dropout=dropout),
             "single_label_classification": labelled(Classification, dropout=dropout),
+            "multi_label_classification": labelled(MultiLabel, dropout=dropout),
         },
     )
 

@@ -1,7 +1,9 @@
 """The layout `remote`: a model of any sizes and formulations, and the PyTorch code that computes it.
 
 `headjax_layers` of the `config.json` has an entry for each layer: its attention as `to_data` gives it, with all that
-follows from other fields written out, and what else it has of its own. `headjax` holds what all layers share.
+follows from other fields written out, and what else it has of its own. `headjax` holds what all layers share, but for
+what PyTorch code may change: the task, its labels and the vocabulary are read from `architectures`, `problem_type`,
+`id2label`, `vocab_size`, `tie_word_embeddings` and `pad_token_id`, as `save_pretrained` writes them.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from typing import Any
 
 from headjax.core.kind import Kind
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
-from headjax.hub.families.entries import written_labels
+from headjax.hub.families.entries import classifier, labelled, padding_token, written_labels
 from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import FLAT, LAST_FIRST, SAME, TRANSPOSED, Rule, Rules, places
-from headjax.hub.table import InexpressibleError, Record, record
+from headjax.hub.table import Entry, InexpressibleError, Record, record
 from headjax.models.config import BY_LAYER, ModelConfig
 from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
@@ -26,6 +28,7 @@ from headjax.models.tasks import (
     Classification,
     DistilledClassification,
     MaskedLanguageModel,
+    MultiLabel,
     NoTask,
     Pretraining,
     Regression,
@@ -38,19 +41,26 @@ from headjax.nn.multi_head import GroupedAttention
 
 FOLDER = Path(__file__).resolve().parents[1] / "remote"
 SHARED, IMAGES = ("layers_headjax.py", "parts_headjax.py"), "images_headjax.py"
-MODELING = "modeling_headjax.py"
+MODULE = "modeling_headjax"
+MODELING = f"{MODULE}.py"
 CODE = frozenset({*SHARED, IMAGES, MODELING})
 """Files of code of an export."""
 
-_BASE = {"AutoConfig": "HeadjaxConfig", "AutoModel": "HeadjaxModel"}
-_DECODERS = {f"AutoModelFor{task}": f"HeadjaxFor{task}" for task in ("CausalLM", "SequenceClassification")}
-_IMAGES = {"AutoModelForImageClassification": "HeadjaxForImageClassification"}
-_TEXTS = {
-    f"AutoModelFor{task}": f"HeadjaxFor{task}"
-    for task in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
+_AUTO = {
+    kind: {"AutoConfig": "HeadjaxConfig", "AutoModel": "HeadjaxModel"}
+    | {f"AutoModelFor{task}": f"HeadjaxFor{task}" for task in tasks}
+    for kind, tasks in {
+        "encoder": ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering"),
+        "vision": ("ImageClassification",),
+        "decoder": ("CausalLM", "SequenceClassification"),
+    }.items()
 }
+"""The class of the code for each class of `transformers` that loads it, by the kind of the model."""
+
+_OF_TEXTS = Classification | MultiLabel | Regression
 _TASKS: Mapping[type, str] = {
     Classification: "SequenceClassification",
+    MultiLabel: "SequenceClassification",
     Regression: "SequenceClassification",
     TokenClassification: "TokenClassification",
     MaskedLanguageModel: "MaskedLM",
@@ -58,7 +68,24 @@ _TASKS: Mapping[type, str] = {
     Span: "QuestionAnswering",
     DistilledClassification: "ImageClassification",
 }
+_READ: Mapping[str, Entry] = {
+    "SequenceClassification": classifier(0.0),
+    "ImageClassification": classifier(0.0),
+    "TokenClassification": labelled(TokenClassification),
+    "MaskedLM": record(MaskedLanguageModel),
+    "QuestionAnswering": record(Span),
+}
+_READ_AS_EXPORTED: Mapping[tuple[str, str], Entry] = {
+    ("ImageClassification", "distilled_classification"): labelled(DistilledClassification),
+    ("MaskedLM", "pretraining"): record(Pretraining),
+}
+"""The tasks of classes that have another one where that was exported."""
+
+_CHANGEABLE = ("vocab_size", "tied", "names", "classes", "outputs")
+"""Fields that are not in `headjax`, since code in PyTorch may change them."""
+
 _TOKENS = tuple(f"{role}_token_id" for role in ("bos", "eos", "pad", "sep", "cls", "mask"))
+_INNER = {"pooler": "dense", "patches": "projection"}
 _PLAIN = ("bias", "mixing", "shortcut", "branch", "class_token", "distillation_token", "table")
 """Tensors that have no `weight` behind their name in PyTorch."""
 
@@ -87,19 +114,33 @@ class RemoteFamily(Family):
         by_layer = [name for name in BY_LAYER if name != "attention" and any(name in own for own in layers)]
         data = {name: [own.get(name) for own in layers] for name in by_layer}
         attention = [{name: value for name, value in own.items() if name not in by_layer} for own in layers]
-        everything = dict(shared) | data | {"attention": attention}
+        everything = dict(shared) | data | {"attention": attention} | self._changeable(fields, shared)
         config: ModelConfig = from_data(ModelConfig, everything, f"{fields.file}: headjax")  # type: ignore[type-abstract]
         if not isinstance(config, self.kinds):
             raise fields.error("headjax", f"kind is {kind_of(config)}, which is not that of {self.model_type}")
         return config
 
+    def _changeable(self, fields: Fields, shared: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what PyTorch code may have changed: the vocabulary, what is padding, the task."""
+        named, kind = fields.data.get("architectures"), shared.get("kind")
+        known = [name for name in _AUTO[kind].values() if name != "HeadjaxConfig"] if kind in _AUTO else []
+        if not isinstance(named, list) or not named or named[0] not in known:
+            raise fields.error("architectures", f"expected one of {', '.join(known)}, got {named!r}")
+        name = str(named[0]).removeprefix("HeadjaxFor")
+        changed: dict[str, Any] = {} if kind == "vision" else {"vocab_size": fields.size("vocab_size")}
+        if kind == "decoder":
+            changed["tied"] = fields.flag("tie_word_embeddings", True)
+        if kind == "decoder" and name == "SequenceClassification":
+            changed["padding_token"] = padding_token().read(fields)
+        if name == "MaskedLM":
+            fields.only("tie_word_embeddings", (True,), True)
+        return changed | {"task": _task(fields, dict(shared) | changed, name)}
+
     def write(self, config: Any) -> dict[str, Any]:
         foreign = foreign_modules(config)
         if foreign:
             raise InexpressibleError(f"its code does not know what {', '.join(sorted(foreign))} defines")
-        if isinstance(config, DecoderConfig) and not isinstance(
-            config.task, Classification | Regression | NoTask | None
-        ):
+        if isinstance(config, DecoderConfig) and not isinstance(config.task, _OF_TEXTS | NoTask | None):
             raise InexpressibleError(f"its code for decoders has no {kind_of(config.task)}")
         config = dataclasses.replace(config, attention=tuple(map(spelled_out, config.attention)))
         names = [name for name in BY_LAYER if hasattr(config, name) and name != "attention"]
@@ -107,10 +148,13 @@ class RemoteFamily(Family):
             to_data(config.attention[number]) | {name: getattr(config, name)[number] for name in names}
             for number in range(config.num_layers)
         ]
-        data = {name: value for name, value in to_data(config).items() if name not in BY_LAYER}
+        data = {name: value for name, value in to_data(config).items() if name not in (*BY_LAYER, *_CHANGEABLE)}
+        if data["task"] is not None:
+            data["task"] = {name: value for name, value in data["task"].items() if name not in _CHANGEABLE}
         found: dict[str, Any] = {
             "model_type": self.model_type,
-            "auto_map": {auto: f"{MODELING.removesuffix('.py')}.{name}" for auto, name in _auto(config).items()},
+            "architectures": list(self.class_names(config)[:1]),
+            "auto_map": {auto: f"{MODULE}.{name}" for auto, name in _AUTO[kind_of(config)].items()},
             "headjax": data,
             "headjax_layers": layers,
             "hidden_size": config.width,
@@ -121,7 +165,8 @@ class RemoteFamily(Family):
 
     def class_names(self, config: Any) -> tuple[str, ...]:
         if isinstance(config, DecoderConfig) and config.task is None:
-            return ("HeadjaxForCausalLM",)
+            of_embeddings = config.tied and not config.output_bias
+            return ("HeadjaxForCausalLM", *(["HeadjaxModel"] if of_embeddings else []))
         task = _TASKS.get(type(config.task))
         if isinstance(config, VisionConfig) and task is not None:
             task = "ImageClassification"
@@ -132,7 +177,7 @@ class RemoteFamily(Family):
         return tuple(_rule(path, found, _head(config)) for path in found)
 
     def repeated(self, config: ModelConfig) -> Copies:
-        return (("lm_head.weight", "model.embeddings.token.weight"),)
+        return tuple((f"lm_head.{name}weight", "model.embeddings.token.weight") for name in ("", "decoder."))
 
     def files(self) -> dict[str, str]:
         """Return the texts of the files of code."""
@@ -150,11 +195,21 @@ REMOTE = (
 """The families of the layout `remote`."""
 
 
-def _auto(config: ModelConfig) -> dict[str, str]:
-    """Return the class of the code for each class of `transformers` that loads it."""
-    if isinstance(config, EncoderConfig):
-        return _BASE | _TEXTS
-    return _BASE | (_IMAGES if isinstance(config, VisionConfig) else _DECODERS)
+def _task(fields: Fields, shared: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+    """Return the task of the class of this name, with those options of the exported one that it has too."""
+    exported = shared.get("task")
+    if name == "CausalLM":
+        return None
+    if name == "HeadjaxModel":
+        logits = exported is None and shared.get("tied") and not shared.get("output_bias")  # those of the embeddings
+        return None if logits else to_data(NoTask())
+    exported = exported if isinstance(exported, dict) else {}
+    kind = str(exported.get("kind"))
+    if kind == "pretraining" and fields.tensors and not any("next_sentence" in tensor for tensor in fields.tensors):
+        kind, exported = "masked_language_model", exported.get("masked", {})
+    task = to_data(_READ_AS_EXPORTED.get((name, kind), _READ[name]).read(fields))
+    options = {"dropout": shared.get("dropout", 0.0)} | exported
+    return task | {name: options[name] for name in task if name in options and name not in ("kind", *_CHANGEABLE)}
 
 
 def spelled_out(attention: Kind) -> Kind:
@@ -178,9 +233,15 @@ def _usual(config: Any) -> dict[str, Any]:
     if isinstance(config, DecoderConfig):
         found["tie_word_embeddings"] = config.tied
     task = config.task
+    if isinstance(config, DecoderConfig) and isinstance(task, _OF_TEXTS):
+        found["pad_token_id"] = config.padding_token
     if isinstance(task, Regression):
         return found | written_labels([f"LABEL_{i}" for i in range(task.outputs)]) | {"problem_type": "regression"}
-    if isinstance(task, Classification | TokenClassification | DistilledClassification):
+    if isinstance(task, MultiLabel):
+        found["problem_type"] = "multi_label_classification"
+    elif isinstance(task, Classification) and task.classes == 1:  # else it would be a number
+        found["problem_type"] = "single_label_classification"
+    if isinstance(task, Classification | TokenClassification | DistilledClassification | MultiLabel):
         found |= written_labels(task.names or [f"LABEL_{i}" for i in range(task.classes)])
     return found
 
@@ -206,6 +267,9 @@ def _rule(path: str, known: Mapping[str, Any], head: str) -> Rule:
         name, form = f"{path}/weight", SAME
     else:
         name, form = f"{path}/weight", TRANSPOSED
+    name = re.sub("^(pooler|patches)/(?=(weight|bias)$)", lambda found: f"{found[1]}/{_INNER[found[1]]}/", name)
     name = re.sub("^(encoder|decoder)/", "", re.sub("^(encoder|decoder)/(?=[0-9])", "layers/", name))
     name = re.sub("^output/(masked/)?", f"{head}/", name) if name.startswith("output/") else f"model/{name}"
+    if name == "lm_head/bias" and known.keys() & {"output/transform", "output/masked/transform"}:
+        name = "lm_head/decoder/bias"
     return Rule(name.replace("/", "."), (path,), form)

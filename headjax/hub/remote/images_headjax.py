@@ -12,12 +12,13 @@ from torch.nn import functional
 from .parts_headjax import embedding_dropout, small_norm
 
 
-class Patches(nn.Conv2d):
+class Patches(nn.Module):
     """Squares of an image behind the class token, and the distillation token of DeiT."""
 
     def __init__(self, shared: dict[str, Any]) -> None:
+        super().__init__()
         width, patch, self.patch_mean = shared["width"], shared["patch_size"], shared["patch_mean"]
-        super().__init__(shared["channels"], width, patch, stride=patch, bias=shared["patch_bias"])
+        self.projection = nn.Conv2d(shared["channels"], width, patch, stride=patch, bias=shared["patch_bias"])
         distilled = shared["distillation_token"]
         length = (shared["image_size"] // patch) ** 2 + 1 + distilled
         self.class_token, self.position = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(length, width))
@@ -26,7 +27,7 @@ class Patches(nn.Conv2d):
         self.dropout = embedding_dropout(shared)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        patches = super().forward(pixels.to(self.weight.dtype))
+        patches = self.projection(pixels.to(self.position.dtype))
         tokens = [token for token in (self.class_token, self.distillation_token) if token is not None]
         first = torch.stack(tokens)[None].expand(len(pixels), -1, -1)
         x = torch.cat([first, patches.flatten(2).transpose(1, 2)], dim=1)

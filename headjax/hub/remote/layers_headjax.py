@@ -7,32 +7,49 @@ heads, their sizes, the units (`hidden`) of its feed-forward. Queries, keys, val
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import PreTrainedModel
+from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .parts_headjax import FeedForward, Residual, small_norm, split, turn
+from .parts_headjax import FeedForward, Norm, Residual, small_norm, split, turn, within
 
 
 class Call:
-    """What an attention is told: mask `[batch or 1, 1, query or 1, key]`, logits' bias and cap, positions, dropout."""
+    """One pass through an attention: its mask, biases and cap of logits, positions, dropout; afterwards its weights.
 
-    def __init__(self, mask: Any, bias: Any, positions: Tensor, dropout: float, cap: float | None = None) -> None:
+    The mask `[batch or 1, 1, query or 1, key]` is True where queries attend, or a number that is added to logits.
+    """
+
+    def __init__(
+        self, mask: Any, bias: Any, positions: Tensor, dropout: float, cap: float | None, keep_weights: bool
+    ) -> None:
         self.mask, self.bias, self.positions, self.dropout, self.cap = mask, bias, positions, dropout, cap
+        self.keep_weights, self.weights = keep_weights, None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float, own: Tensor | None = None) -> Tensor:
-        mask, biases = self.mask, [bias for bias in (self.bias, own) if bias is not None]
-        if self.cap is not None:
-            logits = self.cap * torch.tanh(sum(biases, scale * query @ key.transpose(2, 3)).float() / self.cap)
-            logits = logits if mask is None else logits.where(mask, -math.inf)
-            return functional.dropout(logits.softmax(dim=-1).to(value.dtype), self.dropout) @ value
-        if biases:
-            mask = sum(biases) if mask is None else sum(biases).where(mask, -math.inf)
-        return functional.scaled_dot_product_attention(query, key, value, mask, self.dropout, scale=scale)
+        """Return the contexts of queries; `own` is a bias of this formulation."""
+        biases = [bias for bias in (self.bias, own) if bias is not None]
+        if self.cap is None and not self.keep_weights:
+            mask = masked(sum(biases), self.mask) if biases else self.mask
+            mask = mask if mask is None or mask.dtype == torch.bool else mask.to(query.dtype)
+            return functional.scaled_dot_product_attention(query, key, value, mask, self.dropout, scale=scale)
+        logits = sum(biases, scale * query @ key.transpose(2, 3)).float()
+        logits = logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+        weights = functional.dropout(masked(logits, self.mask).softmax(dim=-1).to(value.dtype), self.dropout)
+        self.weights = weights if self.keep_weights else None
+        return weights @ value
+
+
+def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the logits, far below others where the mask is False; a mask of numbers is added."""
+    if mask is None:
+        return logits
+    return logits.masked_fill(~mask, torch.finfo(logits.dtype).min) if mask.dtype == torch.bool else logits + mask
 
 
 class Attention(nn.Module):
@@ -59,6 +76,7 @@ class NoHeads(nn.Module):
         return x.new_zeros(*x.shape[:2], 1)[:, None], x.new_zeros(*x.shape[:2], 1)[:, None]
 
     def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
+        call.weights = x.new_zeros(len(x), 0, x.shape[1], key.shape[2]) if call.keep_weights else None
         return torch.zeros_like(x)
 
     def combine(self, contexts: Tensor) -> Tensor:
@@ -108,13 +126,14 @@ class Collaborative(Attention):
         key = self.key(x)
         if self.content_bias is not None:
             key = torch.cat([key, self.content_bias(x)], dim=-1)
-        return key[:, None], split(self.value(x), self.heads)
+        return key[:, None], self.value(x)[:, None]  # a static cache has as many keys as values
 
     def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
         scale, shared = self.own["head_dim"] ** -0.5, self.own["shared_dim"]
         query = self.query(x)[:, None] * self.mixing[None, :, None]
         bias = scale * key[:, 0, :, shared:].transpose(1, 2)[:, :, None] if self.content_bias is not None else None
-        return call.attend(query, key[..., :shared].expand(-1, self.heads, -1, -1), value, scale, bias)
+        key, value = key[..., :shared].expand(-1, self.heads, -1, -1), split(value[:, 0], self.heads)
+        return call.attend(query, key, value, scale, bias)
 
 
 class Latent(Attention):
@@ -142,17 +161,27 @@ class Latent(Attention):
     def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
         latent, turned, size = key, value, self.own["head_dim"]
         query = split(self.query(self.query_norm(self.query_latent(x))), self.heads)
-        query = torch.cat([query[..., :size], turn(query[..., size:], call.positions, self.own["rotary"])], dim=-1)
-        if x.shape[1] == 1 and call.dropout == 0.0:  # a single query reads the latents themselves
-            turning = query[..., size:]
-            query = torch.cat([query[..., :size] @ self.key.weight.unflatten(0, (self.heads, size)), turning], dim=-1)
-            read = torch.cat([latent, turned], dim=-1).expand(-1, self.heads, -1, -1)
-            contexts = call.attend(query, read, latent.expand(-1, self.heads, -1, -1), self.own["scale"])
-            contexts = contexts @ self.value.weight.unflatten(0, (self.heads, -1)).transpose(1, 2)
-            return contexts if self.value.bias is None else contexts + self.value.bias.unflatten(0, (self.heads, 1, -1))
+        turning = turn(query[..., size:], call.positions, self.own["rotary"])
+        rank = latent.shape[-1]
+        if x.shape[1] == 1 and latent.shape[2] > rank and not self.training:
+            return self.attend_latents(query[..., :size], turning, latent, turned, call)
         keys, values = split(self.key(latent[:, 0]), self.heads), split(self.value(latent[:, 0]), self.heads)
-        keys = torch.cat([keys, turned.expand(-1, self.heads, -1, -1)], dim=-1)
-        return call.attend(query, keys, values, self.own["scale"])
+        query, keys = torch.cat([query[..., :size], turning], -1), [keys, turned.expand(-1, self.heads, -1, -1)]
+        return call.attend(query, torch.cat(keys, dim=-1), values, self.own["scale"])
+
+    def attend_latents(self, query: Tensor, turning: Tensor, latent: Tensor, turned: Tensor, call: Call) -> Tensor:
+        """Return the contexts of a single query, which reads the latents: cheaper where there are more than `rank`.
+
+        The maps are called, never read, so that adapters, hooks and quantized maps count: that of keys with the
+        identity, that of values with each head's mean of latents, of which each head keeps its own values.
+        """
+        rank = latent.shape[-1]
+        from_latents = split(self.key(torch.eye(rank, dtype=latent.dtype, device=latent.device)[None]), self.heads)
+        query = torch.cat([query @ from_latents.transpose(2, 3), turning], dim=-1)
+        read = torch.cat([latent, turned], dim=-1).expand(-1, self.heads, -1, -1)
+        means = call.attend(query, read, latent.expand(-1, self.heads, -1, -1), self.own["scale"])
+        values = self.value(means[:, :, 0]).unflatten(-1, (self.heads, -1))  # [batch, head, head, size]
+        return values.diagonal(dim1=1, dim2=2).transpose(1, 2)[:, :, None]
 
 
 class Wrapping(nn.Module):
@@ -176,10 +205,13 @@ class Compressed(Wrapping):
 
     def key_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         latent = self.latent(x)[:, None]
-        return latent, positions.float()[:, None, :, None].expand(*latent.shape[:3], 1)
+        # Digits to the base 256: a cache holds one type, and bfloat16 has no whole numbers beyond 256 without gaps.
+        digits = torch.stack([positions // 256**place % 256 for place in range(3)], dim=-1)
+        return latent, digits[:, None].to(latent.dtype).expand(len(x), -1, -1, -1)
 
     def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
-        return self.inner.attend(x, *self.inner.key_values(key[:, 0], value[:, 0, :, 0]), call)
+        positions = (value[:, 0].float() @ torch.tensor([1.0, 256.0, 65536.0], device=value.device)).long()
+        return self.inner.attend(x, *self.inner.key_values(key[:, 0], positions), call)
 
 
 KINDS = {
@@ -214,10 +246,13 @@ class Layer(GradientCheckpointingLayer):
         self.attention_residual = Residual(shared, own.get("attention_norm", True))
         self.feed_forward_residual = Residual(shared)
 
-    def forward(self, x: Tensor, mask: Tensor | None, positions: Tensor, cache: Any = None, bias: Any = None) -> Tensor:
-        """`mask` is True where queries may attend, `bias` of all original heads; `cache` holds the tokens before."""
+    def forward(
+        self, x: Tensor, mask: Any, positions: Tensor, cache: Any = None, bias: Any = None, keep_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the stream and, on request, attention weights; `bias` is of all original heads."""
         bias = None if bias is None else bias[:, self.head_ids]
-        call = Call(mask, bias, positions, self.attention_dropout if self.training else 0.0, self.softcap)
+        dropout = self.attention_dropout if self.training else 0.0
+        call = Call(mask, bias, positions, dropout, self.softcap, keep_weights)
 
         def attended(inputs: Tensor) -> Tensor:
             key, value = self.attention.key_values(inputs, positions)
@@ -225,10 +260,49 @@ class Layer(GradientCheckpointingLayer):
                 key, value = cache.update(key, value, self.number)
             return self.attention.combine(self.attention.attend(inputs, key, value, call))
 
-        return self.feed_forward_residual(self.attention_residual(x, attended, x), self.feed_forward, x)
+        return self.feed_forward_residual(self.attention_residual(x, attended, x), self.feed_forward, x), call.weights
 
 
-def make_layers(config: Any) -> nn.ModuleList:
-    """Return the layers of a config; with `shared_layers` there is one, applied again and again (ALBERT)."""
-    count = 1 if config.headjax.get("shared_layers") else len(config.headjax_layers)
-    return nn.ModuleList(Layer(config.headjax, own, number) for number, own in enumerate(config.headjax_layers[:count]))
+class HeadjaxBase(PreTrainedModel):
+    """Base of all models."""
+
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False
+    _supports_sdpa = True
+    _can_compile_fullgraph = True
+    _no_split_modules = ("Layer",)
+    _skip_keys_device_placement = ("past_key_values", "cache")
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, Norm):
+            (init.zeros_ if module.kind == "offset_rms_norm" else init.ones_)(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+
+    def make_layers(self) -> nn.ModuleList:
+        """Return the layers; with `shared_layers` there is one, applied again and again (ALBERT)."""
+        shared, layers = self.config.headjax, self.config.headjax_layers
+        layers = layers[:1] if shared.get("shared_layers") else layers
+        return nn.ModuleList(Layer(shared, own, number) for number, own in enumerate(layers))
+
+    def apply_layers(
+        self, x: Tensor, mask: Any, queries: Tensor, positions: Tensor, cache: Any = None, bias: Any = None, **keep: Any
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None, tuple[Tensor, ...] | None]:
+        """Return the stream behind the last layer; on request (`keep`) that before every layer, and attention weights.
+
+        `queries` are the numbers of the tokens among those that a cache holds, from which windows are counted.
+        """
+        states_wanted, weights_wanted = (
+            getattr(self.config, name) if keep[name] is None else keep[name]
+            for name in ("output_hidden_states", "output_attentions")
+        )
+        states, weights = [], []
+        for number, own in enumerate(self.config.headjax_layers):
+            states.append(x)
+            near = within(mask, own.get("window"), queries)
+            layer = self.layers[number % len(self.layers)]
+            x, own_weights = layer(x, near, positions, cache, bias, weights_wanted)
+            weights.append(own_weights)
+        return x, tuple(states) if states_wanted else None, tuple(weights) if weights_wanted else None

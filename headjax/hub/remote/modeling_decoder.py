@@ -10,23 +10,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
+from transformers import Cache, DynamicCache, GenerationMixin, PretrainedConfig
+from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
     CausalLMOutputWithPast,
     SequenceClassifierOutputWithPast,
 )
+from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils.generic import can_return_tuple
 
-from .layers_headjax import make_layers
-from .parts_headjax import Embeddings, final_norm, within
+from .layers_headjax import HeadjaxBase
+from .parts_headjax import Embeddings, final_norm
 
 
 class HeadjaxConfig(PretrainedConfig):
     """`headjax` is what all layers share, `headjax_layers` has an entry for each layer."""
 
     model_type = "headjax_decoder"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference = ("past_key_values", "cache")
     headjax: Any = None
     headjax_layers: Any = None
     vocab_size: int = 0
@@ -39,24 +41,24 @@ class HeadjaxConfig(PretrainedConfig):
     pad_token_id: int | None = None
 
 
-class HeadjaxPreTrainedModel(PreTrainedModel):
-    """Base of the models."""
+class HeadjaxPreTrainedModel(HeadjaxBase):
+    """Base of the models.
+
+    `transformers` calls the cache `past_key_values` until 5.23 and `cache` since 5.24; here both names mean it.
+    """
 
     config_class = HeadjaxConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _no_split_modules = ("Layer",)
-    _skip_keys_device_placement = ("cache",)
 
 
 class HeadjaxModel(HeadjaxPreTrainedModel):
     """The model without logits."""
 
+    gradient_checkpointing = False
+
     def __init__(self, config: HeadjaxConfig) -> None:
         super().__init__(config)
         self.embeddings = Embeddings(config.headjax, config.vocab_size)
-        self.layers, self.final_norm = make_layers(config), final_norm(config.headjax)
+        self.layers, self.final_norm = self.make_layers(), final_norm(config.headjax)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -64,6 +66,15 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings.token = value
+
+    def cache_of(self, cache: Cache | None, use_cache: bool | None) -> Cache | None:
+        """Return the cache to fill, if any; by default outside of training."""
+        use_cache = self.config.use_cache and not self.training if use_cache is None else use_cache
+        if self.gradient_checkpointing and self.training and torch.is_grad_enabled():
+            if cache is not None:
+                raise ValueError("cache: gradient checkpointing runs layers twice, which would fill it twice")
+            return None
+        return DynamicCache() if use_cache and cache is None else cache
 
     @can_return_tuple
     def forward(
@@ -74,42 +85,30 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **unused: Any,
+        cache: Cache | None = None,
     ) -> BaseModelOutputWithPast:
-        x = self.embeddings.token(input_ids) if inputs_embeds is None else inputs_embeds
-        cached = self.config.use_cache and not self.training if use_cache is None else use_cache
-        if cached and past_key_values is None:
-            past_key_values = DynamicCache()
-        past = 0 if past_key_values is None else past_key_values.get_seq_length()
-        keys = torch.arange(past + x.shape[1], device=x.device)
-        queries = keys[past:]
-        if position_ids is None:
-            position_ids = queries[None]
-            if attention_mask is not None:  # padding does not count
-                position_ids = (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, past:]
-        mask = causal(attention_mask, queries, keys)
-        x, states = self.embeddings(x, position_ids), []
-        for layer, own in zip(self.layers, self.config.headjax_layers, strict=True):
-            states.append(x)
-            x = layer(x, within(mask, own["window"], queries, keys), position_ids, past_key_values)
+        x = self.embeddings.vectors(input_ids, inputs_embeds)
+        cache = self.cache_of(past_key_values if cache is None else cache, use_cache)
+        past = 0 if cache is None else cache.get_seq_length()
+        queries = past + torch.arange(x.shape[1], device=x.device)
+        # By position: the name of the cache changed. A mask is made in any case, since some layers have a window.
+        mask = create_causal_mask(self.config, x, attention_mask, cache, position_ids, allow_is_causal_skip=False)
+        if position_ids is None and attention_mask is not None and attention_mask.dim() == 2:
+            position_ids = (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -x.shape[1] :]  # without padding
+        position_ids = queries[None] if position_ids is None else position_ids
+        keep = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
+        x = self.embeddings(x, position_ids)
+        x, states, weights = self.apply_layers(x, mask, queries, position_ids, cache, **keep)
         x = self.final_norm(x)
-        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        return BaseModelOutputWithPast(x, past_key_values if cached else None, (*states, x) if wanted else None)
-
-
-def causal(present: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor:
-    """Return which keys queries see: themselves, and tokens before them that are present."""
-    mask = (keys[None] <= queries[:, None])[None, None]
-    if present is None:
-        return mask
-    itself = (keys[None] == queries[:, None])[None, None]  # so that padding, which nobody reads, has a finite result
-    return (mask & present[:, None, None].bool()) | itself
+        return BaseModelOutputWithPast(x, cache, None if states is None else (*states, x), weights)
 
 
 class HeadjaxForCausalLM(HeadjaxPreTrainedModel, GenerationMixin):
     """The model with the logits of the next token."""
 
+    accepts_loss_kwargs = True
     _tied_weights_keys = {"lm_head.weight": "model.embeddings.token.weight"}  # noqa: RUF012
 
     def __init__(self, config: HeadjaxConfig) -> None:
@@ -128,16 +127,31 @@ class HeadjaxForCausalLM(HeadjaxPreTrainedModel, GenerationMixin):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int = 0,
-        **named: Any,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        cache: Cache | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> CausalLMOutputWithPast:
-        found = self.model(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, **named)
-        logits, cap = self.lm_head(found.last_hidden_state[:, -logits_to_keep:]), self.config.headjax["softcap"]
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            position_ids,
+            past_key_values,
+            inputs_embeds,
+            use_cache,
+            output_attentions,
+            output_hidden_states,
+            cache,
+            return_dict=True,
+        )
+        logits = self.lm_head(slice_logits_to_keep(outputs[0], logits_to_keep))
+        cap, loss = self.config.headjax["softcap"], None
         logits = logits if cap is None else cap * torch.tanh(logits / cap)
-        loss = None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **named)
-        return CausalLMOutputWithPast(loss, logits, found.past_key_values, found.hidden_states)
+            counted = {"num_items_in_batch": num_items_in_batch}
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)
+        return CausalLMOutputWithPast(loss, logits, *cache_and_rest(outputs))
 
 
 class HeadjaxForSequenceClassification(HeadjaxPreTrainedModel):
@@ -146,26 +160,49 @@ class HeadjaxForSequenceClassification(HeadjaxPreTrainedModel):
     def __init__(self, config: HeadjaxConfig) -> None:
         super().__init__(config)
         shared, task = config.headjax, config.headjax["task"] or {}
-        self.model, self.dropout = HeadjaxModel(config), nn.Dropout(task.get("dropout", 0.0))
+        self.model, self.dropout = HeadjaxModel(config), nn.Dropout(task.get("dropout", shared["dropout"]))
         self.classifier = nn.Linear(config.hidden_size, config.num_labels, bias=shared["output_bias"])
         self.post_init()
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        **named: Any,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        cache: Cache | None = None,
     ) -> SequenceClassifierOutputWithPast:
-        found = self.model(input_ids, attention_mask, position_ids, **named)
-        present, padding = torch.ones_like(input_ids), self.config.headjax["padding_token"]
-        present = present if attention_mask is None else attention_mask.long()
-        present = present if padding is None else present * (input_ids != padding)
-        last = (present * torch.arange(input_ids.shape[1], device=input_ids.device)).argmax(dim=1)
-        pooled = found.last_hidden_state[torch.arange(len(last), device=last.device), last]
-        logits, loss = self.classifier(self.dropout(pooled)), None
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            position_ids,
+            past_key_values,
+            inputs_embeds,
+            use_cache,
+            output_attentions,
+            output_hidden_states,
+            cache,
+            return_dict=True,
+        )
+        hidden, padding, loss = outputs[0], self.config.pad_token_id, None
+        present = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
+        if attention_mask is not None and attention_mask.dim() == 2:
+            present = present * attention_mask[:, -hidden.shape[1] :].bool()
+        if padding is not None and input_ids is not None:
+            present = present * (input_ids != padding)
+        last = (present * torch.arange(hidden.shape[1], device=hidden.device)).argmax(dim=1)
+        logits = self.classifier(self.dropout(hidden[torch.arange(len(last), device=last.device), last]))
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-        return SequenceClassifierOutputWithPast(loss, logits, found.past_key_values, found.hidden_states)
+        return SequenceClassifierOutputWithPast(loss, logits, *cache_and_rest(outputs))
+
+
+def cache_and_rest(outputs: Any) -> tuple[Any, ...]:
+    """Return the cache under either name, hidden states and attention weights."""
+    return outputs.get("cache", outputs.get("past_key_values")), outputs.hidden_states, outputs.attentions

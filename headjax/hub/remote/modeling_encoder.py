@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     ImageClassifierOutput,
@@ -22,8 +21,8 @@ from transformers.modeling_outputs import (
 from transformers.utils.generic import can_return_tuple
 
 from .images_headjax import Patches
-from .layers_headjax import make_layers
-from .parts_headjax import Embeddings, MaskedHead, Pooler, RelativeBias, ends, final_norm, small_norm, within
+from .layers_headjax import HeadjaxBase
+from .parts_headjax import Embeddings, MaskedHead, Pooler, RelativeBias, ends, final_norm, small_norm
 
 
 class HeadjaxConfig(PretrainedConfig):
@@ -35,17 +34,13 @@ class HeadjaxConfig(PretrainedConfig):
     vocab_size: int = 0
     hidden_size: int = 0
     num_hidden_layers: int = 0
+    tie_word_embeddings: bool = True
 
 
-class HeadjaxPreTrainedModel(PreTrainedModel):
+class HeadjaxPreTrainedModel(HeadjaxBase):
     """Base of the models."""
 
     config_class = HeadjaxConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    accepts_loss_kwargs = False
-    _supports_sdpa = True
-    _no_split_modules = ("Layer",)
 
 
 class HeadjaxModel(HeadjaxPreTrainedModel):
@@ -54,28 +49,42 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
     def __init__(self, config: HeadjaxConfig) -> None:
         super().__init__(config)
         shared = config.headjax
-        if shared["kind"] == "vision":
+        self.images = shared["kind"] == "vision"
+        if self.images:
             self.patches, self.main_input_name = Patches(shared), "pixel_values"
             self.pooled_norm = small_norm(shared["norm"] if shared["pooled_norm"] else None, shared["width"])
         else:
             self.embeddings = Embeddings(shared, config.vocab_size)
-        self.layers, self.final_norm = make_layers(config), final_norm(shared)
+        self.layers, self.final_norm = self.make_layers(), final_norm(shared)
         self.position_bias = RelativeBias(shared["position_bias"]) if shared.get("position_bias") else None
         self.pooler = Pooler(shared) if shared["pooler"] else None
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings.token if hasattr(self, "embeddings") else self.patches
+        return self.patches if self.images else self.embeddings.token
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embeddings.token = value
+        if self.images:
+            self.patches = value
+        else:
+            self.embeddings.token = value
 
-    def positions_of(self, tokens: Tensor) -> Tensor:
+    def positions_of(self, input_ids: Tensor | None, counted: Tensor) -> Tensor:
         """Return the positions of tokens; those of RoBERTa leave out padding, whose token is offset - 1."""
-        if self.embeddings.positions != "learned_present":
-            return torch.arange(tokens.shape[1], device=tokens.device)[None]
-        present = (tokens != self.embeddings.offset - 1).long()
+        if input_ids is None or self.embeddings.positions != "learned_present":
+            return counted[None]
+        present = (input_ids != self.embeddings.offset - 1).long()
         return present.cumsum(dim=1) * present - 1
+
+    def mask_of(self, attention_mask: Tensor | None, counted: Tensor) -> Tensor | None:
+        """Return a mask of `[batch or 1, 1, query or 1, key]`, of one that may be `[batch, key]` or whole."""
+        mask = attention_mask
+        if mask is not None and mask.dim() != 4:
+            mask = (mask[:, None] if mask.dim() == 3 else mask[:, None, None]).bool()
+        if not self.config.headjax.get("causal") or (mask is not None and mask.dtype != torch.bool):
+            return mask
+        before = (counted[:, None] >= counted)[None, None]
+        return before if mask is None else mask & before
 
     @can_return_tuple
     def forward(
@@ -86,41 +95,38 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         pixel_values: Tensor | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **unused: Any,
     ) -> BaseModelOutputWithPooling:
-        if pixel_values is not None:
-            x = self.patches(pixel_values)
-        else:
-            tokens = input_ids if inputs_embeds is None else inputs_embeds[..., 0]
-            position_ids = self.positions_of(tokens) if position_ids is None else position_ids
-            x = self.embeddings.token(input_ids) if inputs_embeds is None else inputs_embeds
-            x = self.embeddings(x, position_ids, token_type_ids)
+        of_texts = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        if (pixel_values is not None) != self.images or (self.images and any(each is not None for each in of_texts)):
+            raise ValueError(f"the model reads {'pixel_values alone' if self.images else 'texts, not pixel_values'}")
+        x = self.patches(pixel_values) if self.images else self.embeddings.vectors(input_ids, inputs_embeds)
         counted = torch.arange(x.shape[1], device=x.device)
-        positions = counted[None] if position_ids is None or self.position_bias is not None else position_ids
-        mask = None if attention_mask is None else attention_mask[:, None, None].bool()
-        if self.config.headjax.get("causal"):
-            before = counted[:, None] >= counted
-            mask = before[None, None] if mask is None else mask & before
+        if not self.images:
+            position_ids = self.positions_of(input_ids, counted) if position_ids is None else position_ids
+            x = self.embeddings(x, position_ids, token_type_ids)
+        positions = counted[None] if self.images or self.position_bias is not None else position_ids
         bias = None if self.position_bias is None else self.position_bias(counted)
-        states = [x]
-        for number, own in enumerate(self.config.headjax_layers):
-            near = within(mask, own.get("window"), counted, counted)
-            x = self.layers[number % len(self.layers)](x, near, positions, bias=bias)
-            states.append(x)
-        x = self.final_norm(x)
-        pooled = self.pooled_norm(self.patches.pooled(x)) if pixel_values is not None else None
-        if self.config.headjax.get("end_token") is not None:
-            pooled = x[torch.arange(len(x), device=x.device), ends(tokens, self.config.headjax["end_token"])]
+        keep = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
+        mask = self.mask_of(attention_mask, counted)
+        before, states, weights = self.apply_layers(x, mask, counted, positions, bias=bias, **keep)
+        x = self.final_norm(before)
+        states = None if states is None else (*states, before if self.images else x)  # as in transformers
+        return BaseModelOutputWithPooling(x, self.pooled(x, input_ids, attention_mask), states, weights)
+
+    def pooled(self, x: Tensor, input_ids: Tensor | None, attention_mask: Tensor | None) -> Tensor | None:
+        """Return the vector of each text or image, if the model makes one."""
         if self.pooler is not None:
-            pooled = self.pooler(x, attention_mask)
-        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        return BaseModelOutputWithPooling(x, pooled, tuple(states) if wanted else None)
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean loss of labels; those of -100 do not count."""
-    return functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten())
+            return self.pooler(x, attention_mask)
+        if self.images:
+            return self.pooled_norm(self.patches.pooled(x))
+        end = self.config.headjax.get("end_token")
+        if end is None:
+            return None
+        if input_ids is None:
+            raise ValueError("input_ids: the model reads where a text ends from them, not from inputs_embeds")
+        return x[torch.arange(len(x), device=x.device), ends(input_ids, end)]
 
 
 class HeadjaxForTask(HeadjaxPreTrainedModel):
@@ -141,16 +147,16 @@ class HeadjaxForTask(HeadjaxPreTrainedModel):
         self.post_init()
 
     def make_head(self, width: int, task: dict[str, Any]) -> None:
-        self.dropout = nn.Dropout(task.get("dropout", 0.0))
+        self.dropout = nn.Dropout(task.get("dropout", self.config.headjax["dropout"]))
         self.classifier = nn.Linear(width, self.outputs or self.config.num_labels)
 
-    def read(self, found: Any) -> Tensor:
+    def read(self, outputs: Any) -> Tensor:
         """Return what the map to logits reads; a pooler may be applied to each token."""
-        pooled = found.pooler_output
+        pooled = outputs.pooler_output
         each = pooled is not None and pooled.dim() == 3
         if self.reads_pooled:
             return pooled[:, 0] if each else pooled
-        return pooled if each else found.last_hidden_state
+        return pooled if each else outputs.last_hidden_state
 
     @can_return_tuple
     def forward(
@@ -161,63 +167,78 @@ class HeadjaxForTask(HeadjaxPreTrainedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        **named: Any,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
     ) -> Any:
-        found = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **named)
-        return self.answer(found, labels)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, None)
+        return self.answer(self.model(*inputs, output_attentions, output_hidden_states, return_dict=True), labels)
 
 
 class HeadjaxForSequenceClassification(HeadjaxForTask):
-    """Classes of texts, or numbers where `problem_type` is `regression`."""
+    """Classes of texts, several of them, or numbers, as `problem_type` says."""
 
     reads_pooled = True
 
-    def answer(self, found: Any, labels: Tensor | None) -> SequenceClassifierOutput:
-        logits = self.classifier(self.dropout(self.read(found)))
-        return SequenceClassifierOutput(self.loss(logits, labels), logits, found.hidden_states)
-
-    def loss(self, logits: Tensor, labels: Tensor | None) -> Tensor | None:
-        if labels is None:
-            return None
-        if self.config.problem_type == "regression" or logits.shape[-1] == 1:
-            return functional.mse_loss(logits.float().flatten(), labels.float().flatten())
-        return cross_entropy(logits, labels)
+    def answer(self, outputs: Any, labels: Tensor | None) -> SequenceClassifierOutput:
+        logits, loss = self.classifier(self.dropout(self.read(outputs))), None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        return SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class HeadjaxForTokenClassification(HeadjaxForTask):
     """Classes of tokens."""
 
-    def answer(self, found: Any, labels: Tensor | None) -> TokenClassifierOutput:
-        logits = self.classifier(self.dropout(self.read(found)))
-        loss = None if labels is None else cross_entropy(logits, labels)
-        return TokenClassifierOutput(loss, logits, found.hidden_states)
+    def answer(self, outputs: Any, labels: Tensor | None) -> TokenClassifierOutput:
+        logits = self.classifier(self.dropout(self.read(outputs)))
+        loss = None if labels is None else self.loss_function(logits, labels, self.config)
+        return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class HeadjaxForQuestionAnswering(HeadjaxForTask):
-    """First and last token of answers."""
+    """First and last token of answers; a position outside the text carries no loss."""
 
     outputs = 2
 
+    @can_return_tuple
     def forward(
-        self, *inputs: Any, start_positions: Tensor | None = None, end_positions: Tensor | None = None, **named: Any
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
     ) -> QuestionAnsweringModelOutput:
-        found = self.model(*inputs, **named)
-        start, end = self.classifier(self.dropout(self.read(found))).unbind(-1)
-        pairs = ((start, start_positions), (end, end_positions))
-        losses = [cross_entropy(logits, at) for logits, at in pairs if at is not None]
-        return QuestionAnsweringModelOutput(sum(losses) / 2.0 if losses else None, start, end, found.hidden_states)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, None)
+        outputs = self.model(*inputs, output_attentions, output_hidden_states, return_dict=True)
+        start, end = self.classifier(self.dropout(self.read(outputs))).unbind(-1)
+        loss = self.loss_function(start, end, start_positions, end_positions)
+        return QuestionAnsweringModelOutput(loss, start, end, outputs.hidden_states, outputs.attentions)
 
 
 class HeadjaxForMaskedLM(HeadjaxForTask):
     """Tokens in place of masks."""
 
+    _tied_weights_keys = {"lm_head.decoder.weight": "model.embeddings.token.weight"}  # noqa: RUF012
+
     def make_head(self, width: int, task: dict[str, Any]) -> None:
         self.lm_head = MaskedHead(self.config.headjax, self.config.vocab_size, task.get("masked", task))
 
-    def answer(self, found: Any, labels: Tensor | None) -> MaskedLMOutput:
-        logits = self.lm_head(self.read(found), self.model.embeddings.token.weight)
-        loss = None if labels is None else cross_entropy(logits, labels)
-        return MaskedLMOutput(loss, logits, found.hidden_states)
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.lm_head.decoder = value
+
+    def answer(self, outputs: Any, labels: Tensor | None) -> MaskedLMOutput:
+        logits, loss = self.lm_head(self.read(outputs)), None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size)
+        return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class HeadjaxForImageClassification(HeadjaxForSequenceClassification):
@@ -232,11 +253,20 @@ class HeadjaxForImageClassification(HeadjaxForSequenceClassification):
             self.classifier = nn.ModuleDict({n: nn.Linear(width, labels) for n in ("class", "distillation")})
 
     @can_return_tuple
-    def forward(self, pixel_values: Tensor, labels: Tensor | None = None, **named: Any) -> ImageClassifierOutput:
-        found = self.model(pixel_values=pixel_values, **named)
+    def forward(
+        self,
+        pixel_values: Tensor,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> ImageClassifierOutput:
+        keep = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        outputs = self.model(pixel_values=pixel_values, **keep, return_dict=True)
         if isinstance(self.classifier, nn.ModuleDict):
-            hidden = found.last_hidden_state
+            hidden, loss = outputs.last_hidden_state, None
             logits = sum(head(hidden[:, at]) for at, head in enumerate(self.classifier.values())) / 2.0
         else:
-            logits = self.classifier(self.dropout(self.read(found)))
-        return ImageClassifierOutput(self.loss(logits, labels), logits, found.hidden_states)
+            logits, loss = self.classifier(self.dropout(self.read(outputs))), None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        return ImageClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)

@@ -160,6 +160,12 @@ class Embeddings(nn.Module):
         self.dropout = embedding_dropout(shared)
         self.projection = nn.Linear(size, width) if shared.get("embedding_size") else nn.Identity()
 
+    def vectors(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+        """Return the vectors of tokens, which a caller may pass in their place."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("pass one of input_ids and inputs_embeds")
+        return self.token(input_ids) if inputs_embeds is None else inputs_embeds
+
     def forward(self, x: Tensor, positions: Tensor, segments: Tensor | None = None) -> Tensor:
         """Return the embeddings of tokens with these vectors `[batch, length, size]`."""
         x = x * self.scale
@@ -168,7 +174,9 @@ class Embeddings(nn.Module):
         elif self.positions != "none":
             x = x + self.waves(positions, x.shape[-1]).to(x.dtype)
         if self.segment is not None:
-            x = x + (self.segment.weight[0] if segments is None else self.segment(segments))
+            x = x + self.segment(torch.zeros_like(x[..., 0], dtype=torch.long) if segments is None else segments)
+        elif segments is not None and not torch.compiler.is_compiling() and segments.any():
+            raise ValueError("token_type_ids: the model has one segment, whose number is 0")
         return self.projection(self.dropout(self.norm(x)))
 
     def waves(self, positions: Tensor, size: int) -> Tensor:
@@ -180,11 +188,12 @@ class Embeddings(nn.Module):
         return functional.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, size - 2 * half))
 
 
-class Pooler(nn.Linear):
-    """`norm(phi(linear(h)))` of the first token, of the mean of all, or of each (`pooler_reads`)."""
+class Pooler(nn.Module):
+    """`norm(phi(dense(h)))` of the first token, of the mean of all, or of each (`pooler_reads`)."""
 
     def __init__(self, shared: dict[str, Any]) -> None:
-        super().__init__(shared["width"], shared["width"], bias=shared.get("pooler_bias", True))
+        super().__init__()
+        self.dense = nn.Linear(shared["width"], shared["width"], bias=shared.get("pooler_bias", True))
         self.activation, self.reads = ACTIVATIONS[shared["pooler"]], shared.get("pooler_reads", "first")
         self.dropout = nn.Dropout(shared.get("pooler_dropout", 0.0))
         self.norm = small_norm(shared.get("pooler_norm"), shared["width"])
@@ -193,9 +202,11 @@ class Pooler(nn.Linear):
         if self.reads == "first":
             x = x[:, 0]
         elif self.reads == "mean":
+            if mask is not None and mask.dim() != 2:
+                raise ValueError("attention_mask: the mean of all tokens needs one of [batch, length]")
             counted = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
             x = (x * counted[..., None]).sum(dim=1) / counted.sum(dim=1, keepdim=True).clamp(min=1)
-        return self.norm(self.activation(super().forward(self.dropout(x))))
+        return self.norm(self.activation(self.dense(self.dropout(x))))
 
 
 def ends(tokens: Tensor, end: int) -> Tensor:
@@ -204,7 +215,7 @@ def ends(tokens: Tensor, end: int) -> Tensor:
 
 
 class MaskedHead(nn.Module):
-    """Logits of tokens by their embeddings."""
+    """Logits of tokens; the weights of `decoder` are the token embeddings."""
 
     def __init__(self, shared: dict[str, Any], vocab_size: int, task: dict[str, Any]) -> None:
         super().__init__()
@@ -212,10 +223,10 @@ class MaskedHead(nn.Module):
         self.activation = ACTIVATIONS[task.get("activation", "gelu")]
         self.transform = nn.Linear(width, size, bias=task.get("transform_bias", True))
         self.norm = Norm(task.get("norm", shared["norm"]), size)
-        self.bias = nn.Parameter(torch.zeros(vocab_size)) if task.get("bias", True) else None
+        self.decoder = nn.Linear(size, vocab_size, bias=task.get("bias", True))
 
-    def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
-        return functional.linear(self.norm(self.activation(self.transform(hidden))), embedding, self.bias)
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.decoder(self.norm(self.activation(self.transform(hidden))))
 
 
 class RelativeBias(nn.Module):
@@ -235,9 +246,12 @@ class RelativeBias(nn.Module):
         return self.table[torch.where(size < exact, size, far) + count * (distance > 0)].permute(2, 0, 1)[None]
 
 
-def within(mask: Tensor | None, window: int | None, queries: Tensor, keys: Tensor) -> Tensor | None:
-    """Return the mask without keys at a distance of `window` and more, from numbers of queries and keys."""
+def within(mask: Tensor | None, window: int | None, queries: Tensor) -> Tensor | None:
+    """Return the mask without keys at a distance of `window` and more; `queries` are numbered as the keys are."""
     if window is None:
         return mask
+    keys = torch.arange(len(queries) if mask is None else mask.shape[-1], device=queries.device)
     near = ((queries[:, None] - keys[None]).abs() < window)[None, None]
-    return near if mask is None else mask & near
+    if mask is None or mask.dtype == torch.bool:
+        return near if mask is None else mask & near
+    return mask.masked_fill(~near, torch.finfo(mask.dtype).min)
