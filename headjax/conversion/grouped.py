@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion.calibration import covariance_root
+from headjax.conversion.aligning import align, aligned_distances, distances
 from headjax.conversion.sharing import (
     Groups,
     Partition,
@@ -19,6 +19,7 @@ from headjax.conversion.sharing import (
     extended,
     fit_query_key,
     fit_value_output,
+    seen_keys,
     sharing_losses,
 )
 from headjax.conversion.target import (
@@ -37,6 +38,8 @@ from headjax.core.tensors import Params
 from headjax.nn import GroupedAttention, Kind
 from headjax.nn.module import AttentionModule
 
+Pooling = Literal["fitted", "aligned", "mean"]
+"""Methods that make one key and value of a group's."""
 NORMS = ("query_norm", "key_norm")
 """Fields and parameters of the norms of queries and keys."""
 
@@ -48,17 +51,21 @@ class ToGrouped(Target):
     Pooling methods:
 
     * `fitted`: the shared key and value, and every head's query and output, that are best for the products W_Q^h W_K^hT
-      and W_V^h W_O^h, in closed form. With rotary embeddings the best shared pair of each frequency; of keys of which
-      some dimensions do not turn, the mean.
+      and W_V^h W_O^h, in closed form. With rotary embeddings the best shared pair of each frequency; keys of which some
+      dimensions do not turn are `aligned`.
+    * `aligned`: rotations that change no logit (W_Q^h R_h, W_K^h R_h) turn the keys of a group onto each other by
+      generalised Procrustes (Gower 1975); with rotary embeddings they turn pair by pair. The mean key has the heads'
+      mean norm, so that attention stays as sharp as it was. Values are fitted.
     * `mean`: the mean of the heads' keys and values (Ainslie et al. 2023).
 
     Where queries or keys are normalised (Qwen3), the norm stays and follows the shared key. A head's own factor would
-    be lost in it, and turning a key does not commute with the norm's scale: `fitted` takes the mean of the heads'
-    keys, each divided by its root mean square, and fits values alone.
+    be lost in it, and turning a key does not commute with the norm's scale: `fitted` and `aligned` take the mean of the
+    heads' keys, each divided by its root mean square, and fit values alone.
 
     Attributes:
         kv_heads: Number of KV heads, a divisor of num_heads.
-        pooling: Method that makes one key and value of a group's.
+        pooling: Method that makes one key and value of a group's. None tries `fitted` and `aligned` and takes the one
+            whose model agrees better with the original on batches held out; without such `fitted`.
         grouping: `best` exchanges heads between groups while that brings their keys and values nearer; `consecutive`
             takes neighbours. Heads keep their numbers when they move.
     """
@@ -66,13 +73,18 @@ class ToGrouped(Target):
     name: ClassVar[str] = "grouped"
 
     kv_heads: Size
-    pooling: Literal["fitted", "mean"] = "fitted"
+    pooling: Pooling | None = None
     grouping: Literal["best", "consecutive"] = "best"
 
     def check(self, attention: Kind, width: int, memory_width: int) -> None:
         heads = (attention if _normalises(attention) else multi_head_of(attention)).num_heads
         divides = 1 <= self.kv_heads <= heads and heads % self.kv_heads == 0
         require(divides, "kv_heads", f"{self.kv_heads} does not divide the num_heads of {heads}")
+
+    def criteria(self) -> tuple[ToGrouped, ...]:
+        if self.pooling is not None:
+            return (self,)
+        return dataclasses.replace(self, pooling="fitted"), dataclasses.replace(self, pooling="aligned")
 
     def planned(self) -> ToGrouped:
         return dataclasses.replace(self, grouping="consecutive", pooling="mean")
@@ -92,10 +104,10 @@ class ToGrouped(Target):
         groups = self._groups(site, seed)
         order = [head for group in groups for head in group]
         # With a key and a value for every head there is nothing to pool.
-        fits = self.pooling == "fitted" and self.kv_heads < source.num_heads
-        params = _fitted(site, groups) if fits else _averaged(_weights(site), groups)
+        pooling = "mean" if self.kv_heads == source.num_heads else self.pooling or "fitted"
+        params = _pooled(site, groups, pooling)
         norms = {name: getattr(source, name, None) for name in NORMS}
-        biased = source.projection_bias or (fits and site.moments is not None)
+        biased = source.projection_bias or (pooling != "mean" and site.moments is not None)
         config = Kind(
             GroupedAttention,
             kv_heads=self.kv_heads,
@@ -109,37 +121,59 @@ class ToGrouped(Target):
         heads = site.attention.num_heads
         if self.grouping == "consecutive" or self.kv_heads in (1, heads):
             return consecutive(heads, self.kv_heads)
-        return best_partition(head_distances(site, self.pooling), self.kv_heads, seed=seed)
+        return best_partition(head_distances(site, self.pooling or "fitted"), self.kv_heads, seed=seed)
 
 
-def head_distances(site: Site, pooling: str) -> np.ndarray:
+def head_distances(site: Site, pooling: Pooling) -> np.ndarray:
     """Return the cost `[heads, heads]` of sharing a key and a value: the error of the best, or the distance of both."""
-    keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(site))
     source = site.attention
+    keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(site))
     if _normalises(source):
-        keys = _pair_distances(_seen(site, "key") / _sizes(site)[:, None, None])
+        keys = distances(_seen(site, "key") / np.asarray(_sizes(site))[:, None])
+    elif pooling == "mean":
+        keys = distances(_seen(site, "key"))
     elif pooling == "fitted" and turns_whole(source):
         keys = turning_losses(site)
-    elif pooling != "fitted" or turns(source):
-        keys = _pair_distances(_seen(site, "key"))
-    if pooling != "fitted":
-        values = _pair_distances(_seen(site, "value"))
-    distances = keys + values
-    return (distances + distances.T) / 2.0
+    elif pooling == "aligned" or turns(source):
+        keys = aligned_distances(_seen(site, "key"), source.rotary)
+    if pooling == "mean":
+        values = distances(_seen(site, "value"))
+    costs = keys + values
+    return (costs + costs.T) / 2.0
 
 
-def _fitted(site: Site, groups: Groups) -> Params:
-    source = site.attention
+def _pooled(site: Site, groups: Groups, pooling: Pooling) -> Params:
+    source, weights = site.attention, _weights(site)
+    if pooling == "mean":
+        return _averaged(weights, groups)
     values = fit_value_output(site, groups, source.values)
     if _normalises(source):
-        weights, sizes = _weights(site), _sizes(site)[:, None]
+        sizes = _sizes(site)[:, None]
         sizes /= sizes.mean()  # beside the norm's epsilon keys stay as large as they were
         alike = {"key": weights["key"] / sizes[None], "key_bias": weights["key_bias"] / sizes}
         return _averaged(weights | alike, groups) | values
-    if turns(source):
-        return (fit_turning(site, groups) if turns_whole(source) else _averaged(_weights(site), groups)) | values
-    fitted = fit_query_key(site, groups, source.head_dim)
-    return fitted | {"key_bias": jnp.zeros(fitted["key"].shape[1:])} | values
+    if pooling == "fitted" and turns_whole(source):
+        return fit_turning(site, groups) | values
+    if pooling == "fitted" and not turns(source):
+        fitted = fit_query_key(site, groups, source.head_dim)
+        return fitted | {"key_bias": jnp.zeros(fitted["key"].shape[1:])} | values
+    return _averaged(weights | _aligned(site, weights, groups), groups) | values
+
+
+def _aligned(site: Site, weights: Params, groups: Groups) -> Params:
+    """Return queries and keys turned alike; a factor of a group's keys gives their mean the heads' mean norm."""
+    keys, rotary = _seen(site, "key"), site.attention.rotary
+    _, heads, dim = keys.shape
+    turn, factor = np.empty((heads, dim, dim)), np.empty((heads, 1, 1))
+    for group in map(list, groups):
+        turn[group] = align(keys[:, group], rotary)
+        mean = np.einsum("rhi,hij->rj", keys[:, group], turn[group]) / len(group)
+        factor[group] = np.linalg.norm(keys[:, group], axis=(0, 2)).mean() / max(np.linalg.norm(mean), 1e-30)
+    maps = {"query": jnp.asarray(turn, jnp.float32), "key": jnp.asarray(factor * turn, jnp.float32)}
+    return {
+        name: jnp.einsum("...hi,hij->...hj", weights[name], maps[name.removesuffix("_bias")])
+        for name in ("query", "query_bias", "key", "key_bias")
+    }
 
 
 def _averaged(weights: Params, groups: Groups) -> Params:
@@ -158,19 +192,11 @@ def _weights(site: Site) -> Params:
     return site.params | {f"{name}_bias": bias_or_zeros(site, name) for name in ("query", "key", "value")}
 
 
-def _seen(site: Site, name: str) -> jax.Array:
-    """Return the keys or values `[heads, rows, size]` that heads are compared by."""
-    weight = site.params[name]
-    if site.moments is not None:
-        covariance = site.moments.key_within if name == "key" else site.moments.key_covariance
-        weight = jnp.tensordot(covariance_root(covariance).root, weight, 1)
-    return jnp.swapaxes(weight, 0, 1)
-
-
-def _pair_distances(matrices: jax.Array) -> np.ndarray:
-    """Return ||X_i - X_j||^2, relative to the mean ||X||^2, `[heads, heads]`."""
-    found = jax.lax.map(lambda one: jnp.square(one[None] - matrices).sum(axis=(1, 2)), matrices)
-    return np.asarray(found / jnp.maximum(jnp.square(matrices).sum(axis=(1, 2)).mean(), 1e-30), np.float64)
+def _seen(site: Site, name: str) -> np.ndarray:
+    """Return the keys or values `[rows, heads, dim]` that heads are compared by, for independent inputs."""
+    # A bias of keys counts where they turn or are normalised; else it adds the same to all logits of a row.
+    counts = name == "value" or turns(site.attention) or _normalises(site.attention)
+    return np.asarray(extended(site, name).rows if counts else seen_keys(site)[0], np.float64)
 
 
 def _normalises(attention: Kind) -> bool:

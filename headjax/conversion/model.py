@@ -44,9 +44,9 @@ from headjax.nn.module import AttentionModule
 class Conversion(NamedTuple):
     """A converted model and the error of each of its converted layers.
 
-    Where the conversion chose between two criteria, the history's `divergence` has the distance of each one's output
-    from the original's, by its text. Each is measured on calibration batches that it was not fitted on
-    (`headjax.heads.agreement`).
+    With calibration batches every criterion is tried, calibrated and plain, and the one whose model is nearest to the
+    original is taken. The history's `divergence` has the distances of their outputs, by text, each on calibration
+    batches that it was not fitted on (`headjax.heads.agreement`).
     """
 
     model: Model
@@ -81,7 +81,7 @@ def convert(
         model: Model to convert.
         to: Target, such as `latent:rank=64` (docs/conversions.md has all), or targets of some layers by (stack, layer).
         batches: Calibration examples, whose labels are not read; None approximates the weights alone.
-        plain: Whether calibration serves only the errors that are returned, and `reconstruct`.
+        plain: Whether calibration serves only the errors that are returned, and `reconstruct`; nothing is tried then.
         reconstruct: Whether to refit output projections afterwards, as `headjax.reconstruct` does.
         stacks, layers: Head stacks and layers to convert; None is all.
         seed: Seed of random starts.
@@ -105,7 +105,7 @@ def convert(
     if reconstruct and not calibration.batches:
         raise ConfigError("reconstruct: needs calibration batches")
     with progress(f"converting {len(targets)} layers", 0, ""):
-        chosen, divergences = (targets, {}) if plain else _chosen(model, targets, calibration, seed)
+        chosen, plain, divergences = _chosen(model, targets, calibration, seed, plain)
         changed, errors = _build(model, chosen, calibration.moments, seed, plain)
     entry = history.entry(
         "convert",
@@ -146,21 +146,21 @@ def planned(
 
 
 def _chosen(
-    model: Model, targets: Mapping[HeadLayer, Target], calibration: Calibration, seed: int
-) -> tuple[Mapping[HeadLayer, Target], dict[str, float]]:
-    """Return the criterion that agrees best on the judged batches, and how far apart each is, by its text."""
-    most = max((len(target.criteria()) for target in targets.values()), default=1)
-    if most == 1 or not calibration.judged:
-        return targets, {}
-    choices = [
-        {place: target.criteria()[min(n, len(target.criteria()) - 1)] for place, target in targets.items()}
-        for n in range(most)
+    model: Model, targets: Mapping[HeadLayer, Target], calibration: Calibration, seed: int, plain: bool
+) -> tuple[Mapping[HeadLayer, Target], bool, dict[str, float]]:
+    """Return the criterion that agrees best on the judged batches, whether plain, and the distance of each by text."""
+    criteria = {place: target.criteria() for place, target in targets.items()}
+    most = max(map(len, criteria.values()), default=1)
+    choices = [{place: found[min(n, len(found) - 1)] for place, found in criteria.items()} for n in range(most)]
+    if plain or not calibration.judged:
+        return choices[0], plain, {}
+    candidates = [(choice, plain) for plain in (False, True) for choice in choices]
+    tried = [_build(model, choice, calibration.fitted, seed, plain)[0] for choice, plain in candidates]
+    texts = [
+        "; ".join(dict.fromkeys(map(describe, choice.values()))) + " (plain)" * plain for choice, plain in candidates
     ]
-    tried = [_build(model, choice, calibration.fitted, seed)[0] for choice in choices]
-    found = agreements(model, tried, calibration.judged)
-    texts = ["; ".join(dict.fromkeys(map(describe, choice.values()))) for choice in choices]
-    best = min(range(most), key=lambda n: found[n].apart)
-    return choices[best], {text: each.apart for text, each in zip(texts, found, strict=True)}
+    apart = [found.apart for found in agreements(model, tried, calibration.judged)]
+    return *candidates[int(np.argmin(np.nan_to_num(apart, nan=np.inf)))], dict(zip(texts, apart, strict=True))
 
 
 def _build(

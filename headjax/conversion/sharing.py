@@ -38,7 +38,7 @@ def fit_query_key(site: Site, groups: Groups, dim: int) -> Params:
     """Return queries of every head and one key per group, of size `dim`, whose logits are nearest to the layer's."""
     # minimise  sum_(h in g) ||[W_Q^h; b_Q^h] W_K^hT - [W_Q'^h; b_Q'^h] W_K'^gT||^2
     # W_K'^g spans the leading right singular vectors of the group's slices, one below another. b_K' would vanish.
-    query, (seen, root) = extended(site, "query"), _seen_keys(site)
+    query, (seen, root) = extended(site, "query"), seen_keys(site)
     queries, keys = [], []
     for group in groups:
         rows, inner = query.rows[:, jnp.asarray(group)], seen[:, jnp.asarray(group)]
@@ -73,7 +73,7 @@ def fit_value_output(site: Site, groups: Groups, dim: int) -> Params:
 
 def sharing_losses(site: Site) -> tuple[jax.Array, jax.Array]:
     """Return the cost of sharing for every pair of heads: the minima of both fits of the pair."""
-    keys = _pair_losses(extended(site, "query").rows, _seen_keys(site)[0])
+    keys = _pair_losses(extended(site, "query").rows, seen_keys(site)[0])
     written = jnp.moveaxis(site.params["output"]["kernel"], 2, 0)
     return keys, _pair_losses(written, extended(site, "value").rows)
 
@@ -119,7 +119,7 @@ def _pair_losses(left: jax.Array, right: jax.Array) -> jax.Array:
     return pairs / jnp.maximum(jnp.square(slices).sum(axis=(1, 2)).mean(), 1e-30)
 
 
-def _seen_keys(site: Site) -> tuple[jax.Array, Root | None]:
+def seen_keys(site: Site) -> tuple[jax.Array, Root | None]:
     """Return W_K in coordinates in which inputs have identity covariance, and the root that leads back."""
     key = site.params["key"]
     if site.moments is None:

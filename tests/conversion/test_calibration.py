@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.conversion import ToCollaborative, ToFixed, ToLatent, convert
+from headjax.conversion import ToCollaborative, ToFixed, convert, parse_target
 from headjax.conversion.calibration import calibrate, collect
 from headjax.conversion.model import describe
 from headjax.core.class_names import IGNORED
@@ -17,6 +17,7 @@ from tests.closeness import assert_close
 from tests.conversion.cases import EXACT, LABELS, LOSSY, PADDED, QUICK, crossed, hidden
 from tests.hub.directories import LLAMA, model_of
 from tests.models.test_vision import config as vision
+from tests.selected import first
 
 
 def test_calibration_lowers_the_error_of_logits(model) -> None:
@@ -73,17 +74,37 @@ def test_rows_that_fill_up_a_batch_of_images_do_not_count() -> None:
 BATCHES = [{"input_ids": np.random.default_rng(seed).integers(1, 20, (4, 8))} for seed in range(8)]
 
 
-@pytest.mark.whole
-def test_a_criterion_is_chosen_by_the_output_on_batches_that_it_was_not_fitted_on() -> None:
+TRIED = {
+    "grouped:kv_heads=1": (
+        "grouped:kv_heads=1,pooling=fitted,grouping=best",
+        "grouped:kv_heads=1,pooling=aligned,grouping=best",
+    ),
+    "grouped:kv_heads=2,pooling=mean": ("grouped:kv_heads=2,pooling=mean,grouping=best",),
+    "latent:rank=5": ("latent:rank=5", "latent by keys:rank=5"),
+    "fixed:head_dim=2": ("fixed:head_dim=2",),
+}
+
+
+@pytest.mark.parametrize("to", first(1, TRIED))
+def test_a_criterion_is_chosen_by_the_output_on_batches_that_it_was_not_fitted_on(to: str) -> None:
+    """Each is tried calibrated and plain, and the one that is taken is fitted on all batches."""
     model = model_of(LLAMA)
-    entry = convert(model, "latent:rank=5", batches=BATCHES).model.history[-1]
+    converted = convert(model, to, batches=BATCHES).model
+    entry = converted.history[-1]
     tried = entry["divergence"]
-    assert set(tried) == {"latent:rank=5", "latent by keys:rank=5"}
-    assert set(entry["to"].values()) == {min(tried, key=tried.get)}
-    others = [batch for number, batch in enumerate(BATCHES) if number % 4 != 3]
-    for target in ToLatent(rank=5).criteria():
-        alone = convert(model, target, batches=collect(model, others)).model
-        assert agreement(model, alone, BATCHES[3::4]).apart == pytest.approx(tried[describe(target)], rel=1e-5)
+    others = collect(model, [batch for number, batch in enumerate(BATCHES) if number % 4 != 3])
+    everything, expected, made = collect(model, BATCHES), {}, {}
+    for target in parse_target(to).criteria():
+        for plain in (False, True):
+            text = describe(target) + " (plain)" * plain
+            alone = convert(model, target, batches=others, plain=plain).model
+            expected[text] = agreement(model, alone, BATCHES[3::4]).apart
+            made[text] = convert(model, target, batches=everything, plain=plain).model
+    assert set(tried) == {text + ending for text in TRIED[to] for ending in ("", " (plain)")}
+    assert tried == pytest.approx(expected, rel=1e-5)
+    best = min(tried, key=tried.get)
+    assert ({*entry["to"].values()}, entry["calibrated"]) == ({best.removesuffix(" (plain)")}, "plain" not in best)
+    assert_close(converted(BATCHES[0]).logits, made[best](BATCHES[0]).logits, sums=tiny.SUMS)
 
 
 def test_one_batch_is_cut_by_its_examples() -> None:

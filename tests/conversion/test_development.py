@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from headjax.conversion import convert
+from headjax.conversion import convert, parse_target
 from headjax.conversion.calibration import calibrate
 from headjax.data.rows import hold_out_files
 from headjax.data.text_rows import library_sources
@@ -72,3 +72,15 @@ def test_half_and_a_quarter_of_the_cache(model, calibration, ratio, target, reco
     )
     assert after <= before * (0.26 if "32" in target else 0.51)
     assert ratio(converted) < most
+
+
+@pytest.mark.parametrize("target", ["grouped:kv_heads=2", "grouped:kv_heads=1", "latent:rank=32"])
+def test_a_conversion_is_as_good_as_the_best_of_its_criteria(model, calibration, ratio, target) -> None:
+    chosen = ratio(convert(model, target, batches=calibration).model)
+    each = [
+        ratio(convert(model, criterion, batches=moments).model)
+        for criterion in parse_target(target).criteria()
+        for moments in (calibration.moments, None)
+    ]
+    assert chosen < 1.02 * min(each)
+    assert max(each) > 1.04 * min(each)

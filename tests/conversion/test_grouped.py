@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headjax.conversion import ToGrouped, convert
-from headjax.nn import GroupedAttention, RotaryHalves
+from headjax.nn import GroupedAttention, RotaryHalves, RotaryInterleaved
 from tests import tiny
 from tests.closeness import assert_close
 from tests.conversion.cases import PADDED, TURNING, attentions, converted_layer, hidden, output
@@ -52,10 +52,48 @@ def test_heads_that_differ_by_a_rotation_share_without_loss() -> None:
         np.testing.assert_allclose(hidden(converted, PADDED), expected, atol=1e-3)
 
 
+ROTATED = {
+    "free": tiny.multi_head(2, 4, projection_bias=True),
+    "halves": tiny.multi_head(2, 4, rotary=RotaryHalves(), projection_bias=True),
+    "interleaved": tiny.multi_head(2, 4, rotary=RotaryInterleaved(), projection_bias=False),
+    "part": tiny.multi_head(2, 6, rotary=RotaryInterleaved(dim=2), projection_bias=True),
+}
+
+
+@pytest.mark.parametrize("source", ROTATED.values(), ids=ROTATED)
+def test_aligned_keys_that_differ_by_a_rotation_share_without_loss(source) -> None:
+    """Pairs that turn with the position rotate by one angle each, other dimensions freely; biases rotate along."""
+    generator, params = np.random.default_rng(0), random_params(source)
+    rotation = np.linalg.qr(generator.standard_normal((source.head_dim,) * 2))[0]
+    if source.rotary is not None:
+        turning = source.rotary.dim or source.head_dim
+        first, second = (np.asarray(index) for index in source.rotary.split(jnp.arange(turning)))
+        rotation[:turning] = rotation[:, :turning] = 0.0
+        rotation[turning:, turning:] = np.linalg.qr(generator.standard_normal((source.head_dim - turning,) * 2))[0]
+        angle = generator.uniform(0.0, 6.0, first.shape)
+        rotation[first, first] = rotation[second, second] = np.cos(angle)
+        rotation[first, second], rotation[second, first] = np.sin(angle), -np.sin(angle)
+    for name in {"key", "key_bias", "value", "value_bias"} & params.keys():
+        one = params[name][..., :1, :]
+        other = one @ rotation if name.startswith("key") else one
+        params[name] = jnp.concatenate([one, other], axis=-2)
+    found = converted_layer(source, params, ToGrouped(kv_heads=1, pooling="aligned"))
+    assert_close(output(*found), output(source, params), sums=8 * tiny.SUMS)
+
+
+def test_aligned_keys_keep_the_mean_size_of_their_heads() -> None:
+    """Rotations turn heads onto each other as far as they can, and the mean of what still differs is not shorter."""
+    source = tiny.multi_head(3, 4, rotary=RotaryHalves(), projection_bias=False)
+    params = random_params(source)
+    key = converted_layer(source, params, ToGrouped(kv_heads=1, pooling="aligned"))[1]["key"]
+    sizes = jnp.linalg.norm(params["key"], axis=(0, 2))
+    assert_close(jnp.linalg.norm(key), sizes.mean(), sums=tiny.SUMS)
+
+
 QWEN3 = TURNING["qwen3"]
 
 
-@pytest.mark.parametrize("pooling", ["fitted", "mean"])
+@pytest.mark.parametrize("pooling", ["fitted", "aligned", "mean"])
 def test_normalised_keys_are_pooled_before_their_norm(pooling: str) -> None:
     """Keys that differ by a factor are one key after the norm."""
     params = random_params(QWEN3)
