@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.ahead import finished
 from headjax.core.errors import DataError
 from headjax.core.progress import Update
-from headjax.models.config import Batch
+from headjax.heads.sums import BlockWalk
+from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import counted_at
 from headjax.models.model import Model
 from headjax.nn.layer import Probe
+
+Place = tuple[str, int]
+"""Head stack and number of an attention layer."""
 
 FOLDS = 4
 """Calibration batches of which one is judged on."""
@@ -38,8 +41,8 @@ class Calibration(NamedTuple):
 
     batches: Sequence[Batch]
     judged: Sequence[Batch]  # those that choices are made on: the last of every four
-    moments: Mapping[tuple[str, int], Moments]  # over all batches
-    fitted: Mapping[tuple[str, int], Moments]  # over those that are not judged
+    moments: Mapping[Place, Moments]  # over all batches
+    fitted: Mapping[Place, Moments]  # over those that are not judged
 
 
 class Root(NamedTuple):
@@ -75,20 +78,21 @@ def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda 
     parts = given if len(given) >= FOLDS else [part for batch in given for part in _parts(batch)]
     judged = parts[FOLDS - 1 :: FOLDS]
 
-    def of_given(done: int, values: Mapping[str, float]) -> None:
-        progress(done * len(given) // len(parts), values)
-
     others = [part for number, part in enumerate(parts) if number % FOLDS != FOLDS - 1]
-    fitted = _sums(model, others, of_given)
-    if not judged:
-        return Calibration(given, [], _by_layer(model, fitted), {})
-    total = jax.tree.map(jnp.add, fitted, _sums(model, judged, of_given, len(others)))
-    return Calibration(given, judged, _by_layer(model, total), _by_layer(model, fitted))
+    fitted, whole = dict[Place, Moments](), dict[Place, Moments]()
+    layers = sum(len(stack.layers) for stack in model.config.stacks().values())
+    walks = [_sums(model, some) for some in (others, judged) if some]
+    for number, found in enumerate(zip(*walks, strict=True), start=1):
+        for place, sums in found[0].items():
+            fitted[place] = moments_of(sums)
+            whole[place] = moments_of(*(each[place] for each in found))
+        progress(len(given) * number // layers, {})
+    return Calibration(given, judged, whole, fitted if judged else {})
 
 
-def collect(model: Model, batches: Iterable[Batch]) -> dict[tuple[str, int], Moments]:
+def collect(model: Model, batches: Iterable[Batch]) -> dict[Place, Moments]:
     """Return the moments of every attention layer's inputs; layers that share their parameters share their moments."""
-    return _by_layer(model, _sums(model, batches))
+    return {place: moments_of(sums) for found in _sums(model, batches) for place, sums in found.items()}
 
 
 def _parts(batch: Batch) -> list[Batch]:
@@ -99,23 +103,14 @@ def _parts(batch: Batch) -> list[Batch]:
     return [{name: array[part::FOLDS] for name, array in batch.items()} for part in range(FOLDS)]
 
 
-def _sums(
-    model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None, done: int = 0
-) -> dict[str, list[dict[str, jax.Array]]]:
-    totals: dict[str, list[dict[str, jax.Array]]] | None = None
-    for probes in finished((model(batch, probe=input_sums).require_probes() for batch in batches), progress, done):
-        totals = probes if totals is None else jax.tree.map(jnp.add, totals, probes)
-    if totals is None:
+def _sums(model: Model, batches: Iterable[Batch]) -> Iterator[dict[Place, Mapping[str, np.ndarray]]]:
+    """Yield the sums of `input_sums` of the attentions of one layer after another."""
+    arrays = [model.device_batch(batch) for batch in batches]
+    if not arrays:
         raise DataError("batches: calibration needs at least one batch")
-    return totals
-
-
-def _by_layer(model: Model, totals: dict[str, list[dict[str, jax.Array]]]) -> dict[tuple[str, int], Moments]:
-    return {
-        (head_stack, layer): moments_of([layers[tied] for tied in model.config.site(head_stack, layer).tied])
-        for head_stack, layers in totals.items()
-        for layer in range(len(layers))
-    }
+    for step in BlockWalk(model, arrays):
+        probed = step.read(probe=input_sums).probed
+        yield {(head_stack_at(step.block.stack, slot), n): sums for slot, sums in probed.items() for n in step.tied}
 
 
 def input_sums(probe: Probe) -> dict[str, jax.Array]:
@@ -145,9 +140,9 @@ def _second(inputs: jax.Array, present: jax.Array) -> jax.Array:
     return jnp.matmul(tokens.T, tokens, precision="highest")
 
 
-def moments_of(sums: Sequence[Mapping[str, Any]]) -> Moments:
-    """Return the moments that the sums of `input_sums` give, of a layer or of those that share its parameters."""
-    total = {name: sum(np.asarray(layer[name], np.float64) for layer in sums) for name in sums[0]}
+def moments_of(*sums: Mapping[str, np.ndarray]) -> Moments:
+    """Return the moments that the sums of `input_sums` over some batches give, all together."""
+    total = {name: np.sum([each[name] for each in sums], axis=0) for name in sums[0]}
     queries, keys = np.maximum(total["queries"], 1.0), np.maximum(total["keys"], 1.0)
     query_mean, key_mean = total["query_sum"] / queries, total["key_sum"] / keys
     return Moments(

@@ -33,7 +33,7 @@ from headjax.core.fields import check_value, unknown_name
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Progress, silent
 from headjax.heads.agreement import agreements
-from headjax.heads.reconstruction import by_walk
+from headjax.heads.reconstruct import reconstruct as refit_maps
 from headjax.heads.surgery import LayerModule, config_after, map_attention
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.config import Batch, ModelConfig
@@ -118,7 +118,7 @@ def convert(
     changed = changed.replace(history=(*model.history, entry))
     if reconstruct:
         with progress("reconstructing", len(find_layers(model, None, None)), "map") as bar:
-            changed = by_walk(model, calibration.batches, (), converted=changed, progress=bar).told()
+            changed = refit_maps(model, calibration.batches, (), converted=changed, progress=bar).repaired
     return Conversion(changed, errors)
 
 

@@ -2,44 +2,87 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import PartitionSpec
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.programs import trim
 from headjax.core.progress import Update
+from headjax.core.short import brief
+from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
-from headjax.heads.layer_sums import sums_by_half
-from headjax.heads.maps import add_to, bias_of, contexts_of, matrix_of, silence
-from headjax.heads.program import Loss, Program, examples_in, prepare
+from headjax.heads.maps import OutputMap
+from headjax.heads.program import Loss
 from headjax.heads.pruning import part_of, prune
-from headjax.heads.reconstruction import LayerRepair, Reconstruction, by_walk
-from headjax.heads.refit import RIDGES, RefitSums, refit
-from headjax.heads.site import (
-    AttentionSite,
-    Gates,
-    Sites,
-    at_path,
-    ones,
-    require_heads,
-    with_tied,
-    without,
-)
-from headjax.heads.statistics import sum_over
-from headjax.heads.units import Place
-from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
-from headjax.models.model import Model
-from headjax.models.walk import shows_sub_layers
+from headjax.heads.readers import Reader, reader_for
+from headjax.heads.refit import RIDGES, RefitSums, centred, least_needed, refit, without_rows
+from headjax.heads.site import find_heads, require_heads, with_tied
+from headjax.heads.units import Place, prune_units, units_to_remove
 from headjax.nn.compute import Compute
 
-SECOND_MAPS = ("down_proj", "fc2", "linear2", "dense2", "w2", "wo", "linear_out", "fc_out", "c_proj", "down")
-"""Names of a feed-forward's second map."""
+
+class LayerRepair(NamedTuple):
+    """Repair of one layer's map.
+
+    Attributes:
+        name: `encoder/3` for the attention layer 3 of a head stack, `encoder/3/feed_forward` for a feed-forward.
+        tokens: number of calibration tokens.
+        unknowns: number of unknowns of each output: features of the kept heads, and the bias.
+        ridge: chosen ridge, a share of the mean square of a feature.
+        held_out: squared error with the repair over that without, on examples that it was not solved on.
+        kept: whether the model has the repair, which it has if that error falls.
+    """
+
+    name: str
+    tokens: int
+    unknowns: int
+    ridge: float
+    held_out: float
+    kept: bool
+
+
+class Reconstruction(NamedTuple):
+    """Result of `reconstruct`.
+
+    Attributes:
+        repaired: Model with repaired maps, with rows of 0 in W_O for removed heads and in W_2 for removed units.
+        removed: Removed heads.
+        units: Removed units of every feed-forward, by stack and layer.
+        layers: Repairs, in the order of computation.
+        examples: Number of calibration examples.
+    """
+
+    repaired: Any
+    removed: tuple[HeadId, ...]
+    units: Mapping[Place, tuple[int, ...]]
+    layers: tuple[LayerRepair, ...]
+    examples: int
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    @property
+    def tokens(self) -> int:
+        """Number of calibration tokens that count, of the layer that has most."""
+        return max((repair.tokens for repair in self.layers), default=0)
+
+    @property
+    def model(self) -> Any:
+        """Pruned model with repaired maps, made by every call."""
+        pruned = prune(self.repaired, self.removed)
+        return prune_units(pruned, self.units) if self.units else pruned
+
+    def told(self) -> Any:
+        """Return the repaired model, the repair in its history where it has one; warn of too few tokens."""
+        _warn_of_unknowns(self.layers)
+        if not hasattr(self.repaired, "with_entry"):
+            return self.repaired
+        names = [repair.name for repair in self.layers if repair.kept]
+        return self.repaired.with_entry("reconstruct", examples=self.examples, tokens=self.tokens, repaired=names)
 
 
 def reconstruct(
@@ -52,6 +95,7 @@ def reconstruct(
     feed_forward: bool = False,
     units: float | Mapping[Place, int] = 0.0,
     converted: Any = None,
+    skipped: Collection[Place] = (),
     ridges: Sequence[float] = RIDGES,
     compute: Compute = Compute(),
     progress: Update | None = None,
@@ -90,6 +134,8 @@ def reconstruct(
             removal costs least once the others have been refitted (`headjax.heads.refit.least_needed`). Every layer
             loses the same number. Or a number for some by (stack, layer).
         converted: On the walk, the model to repair, a conversion of `model` with as many layers and heads.
+        skipped: On the walk, whole layers that the repaired model is computed without, by (stack, layer). They stay in
+            it as they are (`headjax.heads.surgery.remove_layers` removes them).
         ridges: Ridges to choose from, see `headjax.heads.refit.refit`.
         compute: How to compute; without a loss of yours.
         progress: Called after every solved map with the number of maps done.
@@ -103,135 +149,113 @@ def reconstruct(
     """
     if not batches:
         raise DataError("batches: there is no example to calibrate on")
-    removed = tuple(removed if share is None else part_of(model, removed, share))
-    if loss is None and shows_sub_layers(model):
-        found = on_automatic_axes(by_walk)(
-            cast(Model, model), batches, removed, feed_forward=feed_forward, units=units, converted=converted,
-            ridges=ridges, compute=compute, progress=progress,
-        )  # fmt: skip
-    else:
-        for name, there in {"units": bool(units), "converted": converted is not None}.items():
-            if there:
+    gone = tuple(removed if share is None else part_of(model, removed, share))
+    reader = reader_for(model, loss)
+    options: dict[str, Any] = {"converted": converted, "skipped": skipped}
+    if not reader.by_blocks:
+        for name, option in {"units": units, **options}.items():
+            if option:
                 raise HeadjaxError(f"{name}: needs a model that offers the walk (headjax.models.walk), and no loss")
-        own = None if compute == Compute() else compute
-        found = _by_passes(model, batches, removed, loss, own, feed_forward, ridges, progress)
+        options = {"loss": loss}
+    options |= {"compute": compute, "feed_forward": feed_forward, "units": units}
+    found: Reconstruction = reader.on_mesh(_reconstructed)(
+        reader, model, batches, gone, ridges=ridges, progress=progress, **options
+    )
     return found._replace(repaired=found.told())
 
 
-def _by_passes(
+def _reconstructed(
+    kind: Callable[..., Reader],
     model: nnx.Module,
     batches: Sequence[Any],
     removed: Iterable[HeadId | str],
-    loss: Loss | None,
-    compute: Compute | None,
+    *,
     feed_forward: bool,
+    units: float | Mapping[Place, int],
     ridges: Sequence[float],
     progress: Update | None,
+    **options: Any,
 ) -> Reconstruction:
-    """Repair the maps of a model by whole passes for each of them."""
-    program, state = prepare(model, loss, compute)
-    gone = with_tied(program.sites, require_heads(program.sites, removed))
-    prune(model, gone)  # what its code cannot hold is refused before anything is solved
-    left = without(program.sites, gone)
-    if feed_forward:
-        maps = tuple(_second_maps(model, program.sites))
-        program, left = dataclasses.replace(program, sites=program.sites + maps), left | ones(maps)
-    arrays = [program.read(batch) for batch in batches]
-    repaired = nnx.clone(model, graph=True)
-    for site in program.sites:
-        silence(repaired, site, np.asarray(left[site.path]).reshape(-1, site.heads) > 0.0)
-    repairs: list[LayerRepair] = []
-    for repair in _through(model, program, state, repaired, left, arrays, ridges):
-        repairs.append(repair)
+    sites, lost = find_sites(model), _units_lost(options.get("converted") or model, units)
+    gone = tuple(sorted(with_tied(sites, require_heads(sites, removed))))
+    if gone and len(gone) == len(find_heads(sites)):
+        raise HeadjaxError("reconstruction: all heads are removed, nothing is left to solve")
+    reader, repairs, diverged = kind(model, batches, **options), list[LayerRepair](), False
+    removed_units: dict[Place, tuple[int, ...]] = {}
+    for each in reader.maps(gone, feed_forward or any(lost.values())):
+        kept, count = each.kept(gone), lost.get(each.units, 0) if each.units else 0
+        if not kept.all():
+            each.keep(kept)
+        diverged |= each.diverged or not kept.all() or count > 0
+        if not diverged or not (kept.any() or each.biased):
+            continue
+        sums, scale = _checked_sums(each)
+        if count and each.units:
+            kept, sums = _without_units(each, sums, count)
+            removed_units[each.units] = tuple(np.flatnonzero(~kept).tolist())
+        repairs.append(_repair(each, kept, sums, scale, ridges))
+        trim()
         if progress is not None:
-            progress(len(repairs), {"held_out": repair.held_out})
-    return Reconstruction(repaired, gone, {}, tuple(repairs), sum(map(examples_in, arrays)))
+            progress(len(repairs), {"held_out": repairs[-1].held_out})
+    return Reconstruction(reader.repaired(), gone, removed_units, tuple(repairs), reader.count())
 
 
-def _second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
-    """Yield the second maps of the feed-forwards beside the attention layers, whose units are heads of size 1."""
-    for site in sites:
-        block = site.path.rpartition(".")[0]
-        found = {
-            ".".join(map(str, path)): module
-            for path, module in nnx.iter_modules(at_path(model, block), graph=True)
-            if path and path[-1] in SECOND_MAPS and isinstance(getattr(module, "kernel", None), nnx.Variable)
-        }
-        own = site.path.rpartition(".")[2]
-        places = [path for path in found if path.partition(".")[0] != own]
-        if len(places) != 1:
-            raise HeadjaxError(
-                f"feed_forward: beside {site.path} there are {len(places)} second maps of a feed-forward; looked for "
-                f"{', '.join(SECOND_MAPS)}"
-            )
-        holder, _, name = f"{block}.{places[0]}".strip(".").rpartition(".")
-        units = at_path(found[places[0]], "kernel")[...].shape[-2]
-        kinds: dict[str, Any] = {"output": name, "kernel": f"{name}.kernel", "query": ((f"{name}.kernel", -2),)}
-        yield AttentionSite(heads=units, kv_heads=units, head_dim=1, path=holder, layers=site.layers, **kinds)
+def _checked_sums(each: OutputMap) -> tuple[RefitSums, np.ndarray]:
+    """Return the sums of a map, which are finite and of two examples at least."""
+    sums, scale = each.sums()
+    if not all(np.isfinite(array).all() for array in sums):
+        raise HeadjaxError(f"reconstruction: {each.title}: sums over the calibration tokens are not finite")
+    tokens = [float(half[-1, -1]) for half in sums.gram]
+    if sum(tokens) == 0.0:
+        raise DataError("calibration: the examples hold padding alone")
+    if min(tokens) == 0.0:
+        raise DataError("calibration: one example is too few, the ridge is chosen on another than it is solved on")
+    return sums, scale
 
 
-def _through(
-    model: nnx.Module,
-    program: Program,
-    state: Any,
-    repaired: nnx.Module,
-    left: Gates,
-    batches: Sequence[Any],
-    ridges: Sequence[float],
-) -> Iterator[LayerRepair]:
-    """Repair the maps of a copy one after another, in the order in which the model calls them, and say how well."""
-    calls = program.calls(state, batches[0]).leads
-    sites = {site.path: site for site in program.sites}
-    apart = False
-    for path, leads in calls.items():
-        site = sites[path]
-        if len(leads) > 1:
-            raise HeadjaxError(f"reconstruction: {path}: is called several times; it cannot be solved")
-        rows = np.asarray(left[path]).reshape(-1, site.heads) > 0.0
-        for layer, kept in enumerate(rows[:1] if site.tied else rows):
-            apart |= not kept.all()
-            if not apart or not kept.any():
-                continue
-            matrix = matrix_of(model, site, layer)  # before its repair; the copy has its rows for kept heads, too
-            features = np.repeat(kept, site.head_dim)
-            now = nnx.split(repaired, graph=True)[1]
-            found = (
-                spread_by_compiler(
-                    _sums,
-                    PartitionSpec(),
-                    contexts_of(program, site, layer, state, batch),
-                    contexts_of(program, site, layer, now, batch),
-                    matrix,
-                    jnp.asarray(features),
-                    jnp.asarray(number % 2),
-                )
-                for number, batch in enumerate(batches)
-            )
-            yield _repair(repaired, site, layer, features, sum_over(found), ridges)
+def _without_units(each: OutputMap, sums: RefitSums, count: int) -> tuple[np.ndarray, RefitSums]:
+    """Remove units of a feed-forward; return which are left, and the sums without the others."""
+    weight = each.weight()
+    units = least_needed(centred(sums.gram.sum(axis=0), each.biased)[0], weight, count)
+    kept = np.ones(len(weight), bool)
+    kept[units] = False
+    each.keep(kept)
+    return kept, without_rows(sums, weight, units)
 
 
 def _repair(
-    repaired: nnx.Module, site: AttentionSite, layer: int, kept: np.ndarray, sums: RefitSums, ridges: Sequence[float]
+    each: OutputMap, kept: np.ndarray, sums: RefitSums, scale: np.ndarray, ridges: Sequence[float]
 ) -> LayerRepair:
-    """Solve one map, put it into the copy, and say how well it did."""
-    stack, number = site.places[layer]
-    title = str(HeadId(stack, number, 0)).rpartition("/")[0]
-    if not all(np.isfinite(array).all() for array in sums):
-        raise HeadjaxError(f"reconstruction: {title}: sums over the calibration examples are not finite")
-    if min(float(half[-1, -1]) for half in sums.gram) == 0.0:
-        raise DataError("calibration: one example is too few, the ridge is chosen on another than it is solved on")
-    has_bias = bias_of(repaired, site) is not None
-    found = refit(sums, kept, bias=has_bias, scale=np.ones(sums.square.shape[-1]), ridges=ridges)
+    """Solve a map, change it where that helps, and say how well it did."""
+    found = refit(sums, kept, bias=each.biased, scale=scale, ridges=ridges)
     if found.helps:
-        add_to(repaired, site, layer, found.change)
-    return LayerRepair(title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
+        each.add(found.change)
+    return LayerRepair(each.title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
 
 
-@jax.jit
-def _sums(whole: jax.Array, own: jax.Array, matrix: jax.Array, kept: jax.Array, shift: jax.Array) -> RefitSums:
-    """Return the sums of products of one batch, for contexts of the original model and of the copy."""
-    target, present = (array.reshape(array.shape[0], -1, array.shape[-1]) for array in (whole, own))
-    counted = target[..., -1:]
-    features = jnp.concatenate([present[..., :-1], jnp.ones_like(counted)], axis=-1) * counted
-    left = (target[..., :-1] - present[..., :-1] * kept[None, None]) @ matrix.astype(jnp.float32) * counted
-    return sums_by_half(features, left, shift)
+def _units_lost(model: Any, units: float | Mapping[Place, int]) -> dict[Place, int]:
+    """Return how many units every feed-forward loses."""
+    if not units:
+        return {}
+    there = {(name, i): layer.hidden for name, stack in model.config.stacks().items()
+             for i, layer in enumerate(stack.layers)}  # fmt: skip
+    if not isinstance(units, Mapping):
+        require(0.0 <= units < 1.0, "units", f"must be at least 0 and below 1, got {units}")
+        return {place: units_to_remove(hidden, units) for place, hidden in there.items()}
+    for (stack, layer), count in units.items():
+        most = there.get((stack, layer), 0) - 1
+        fits = f"{stack}/{layer} can lose up to {max(most, 0)}, not {count}"
+        require(0 <= count <= most, "units", fits)
+    return dict(units)
+
+
+def _warn_of_unknowns(repairs: Sequence[LayerRepair]) -> None:
+    """Warn of maps with more unknowns than calibration tokens."""
+    few = [repair for repair in repairs if repair.tokens < repair.unknowns]
+    if few:
+        worst = max(few, key=lambda repair: repair.unknowns)
+        warnings.warn(
+            f"calibration: {worst.tokens:,} tokens for {worst.unknowns:,} unknowns ({worst.name}); the ridge alone "
+            "decides the rest, more examples would help",
+            stacklevel=4,
+        )

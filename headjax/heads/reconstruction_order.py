@@ -3,52 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import PartitionSpec
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
-from headjax.core.tensors import Params
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
-from headjax.heads.layer_sums import replicated_sums, spread
-from headjax.heads.maps import add_to, bias_of, every_context, matrix_of
-from headjax.heads.missed import checked
+from headjax.heads.maps import SiteLayer, layers_of
 from headjax.heads.ordering import Order
-from headjax.heads.program import Loss, examples_in, mean_loss, prepare
+from headjax.heads.program import Loss, examples_in
+from headjax.heads.readers import Place, Reader, reader_for
 from headjax.heads.refit import Change, centred, damped_inverse, without_features
-from headjax.heads.sensitivity import prices
-from headjax.heads.site import AttentionSite, Sites, ones, require_stacks
-from headjax.heads.statistics import sum_over
+from headjax.heads.site import require_stacks
 from headjax.mesh.distributed import fetch
-from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
-from headjax.mesh.mesh import by_example
-from headjax.models.config import HEAD_STACKS, ModelConfig
-from headjax.models.inputs import counted_at
-from headjax.models.model import Model
-from headjax.models.walk import shows_sub_layers
 from headjax.nn.compute import Compute
-from headjax.nn.layer import Probe
-from headjax.nn.passes import Pass
 
 POINTS = 4
 """Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""
-
-LABELLED = 256
-"""Number of examples on which a rise of the loss is measured, which differs more from example to example."""
-
-MEASURED, MEASURED_SHARE = 128, 0.4
-"""Greatest number of examples on which a change of the output is measured, and their greatest share of all."""
-
-Tell = Callable[[int, Any], None]
-"""Called with the number of every batch and its sums."""
 
 Positions = tuple[int, ...]
 """Positions of the heads of a layer that go together."""
@@ -130,8 +106,8 @@ def reconstruction_order(
 
     Args:
         model: Model to order the heads of.
-        batches: Examples. Layers are compared on about 40 % of them, at most `MEASURED`, or on about `LABELLED` for a
-            loss, in batches spread evenly over all.
+        batches: Examples. Layers are compared on about 40 % of them, at most 128, or on about 256 for a loss, in
+            batches spread evenly over all.
         stacks: Head stacks to order; None is all.
         whole_groups: Whether all query heads of a KV head go together.
         loss, strict: As for `score_heads`. None takes the walk where the model offers it, else the model's own loss.
@@ -145,81 +121,69 @@ def reconstruction_order(
     """
     if not batches:
         raise DataError("batches: there is no example to order heads by")
-    if loss is None and shows_sub_layers(model):
-        return on_automatic_axes(_ordered)(_ByWalk, model, batches, compute, stacks, whole_groups, progress)
-    own = None if compute == Compute() else compute
-    ways = functools.partial(_ByLoss, loss=loss, strict=strict)
-    return _ordered(ways, model, batches, own, stacks, whole_groups, progress)
+    reader, options = reader_for(model, loss), {} if loss is None else {"loss": loss}
+    order: Order = reader.on_mesh(_ordered)(
+        reader, model, batches, stacks, whole_groups, strict, progress, compute=compute, **options
+    )
+    return order
 
 
 def _ordered(
-    ways: Callable[..., Any],
+    kind: Callable[..., Reader],
     model: nnx.Module,
     batches: Sequence[Any],
-    compute: Compute | None,
     stacks: Iterable[str] | None,
     whole_groups: bool,
+    strict: bool,
     progress: Update | None,
+    **options: Any,
 ) -> Order:
-    layers = list(_layers(find_sites(model), stacks))
-    way = ways(model, batches, compute)
-    judged = way.moments(way.judged, functools.partial(_tell, progress, 0))
-    solved = way.moments(way.solved, functools.partial(_tell, progress, len(batches) - len(way.solved)))
-    removals: list[Removals] = []
-    changes: list[Change] = []
-    with one_blas_thread():
-        for layer in layers:
-            sums = layer.summed(solved)
-            output = np.asarray(fetch(matrix_of(model, layer.site, layer.number)), np.float64)
-            output = output.reshape(layer.site.heads, layer.site.head_dim, -1)
-            biased = bias_of(model, layer.site) is not None
-            moments = centred(sums + layer.summed(judged), biased)[0]
-            removals.append(layer_removals(moments, output, layer.groups(whole_groups)))
-            changes.append(_changes(removals[-1].order, output, *centred(sums, biased)))
-    effects = way.effects(layers, changes, progress)
-    return _merged(layers, removals, list(map(_curve, removals, effects)))
-
-
-class _Layer(NamedTuple):
-    """An attention layer, or layers that share their parameters."""
-
-    site: AttentionSite
-    number: int  # along the site's axis
-
-    @property
-    def places(self) -> tuple[tuple[str, int], ...]:
-        """Head stack and number of the layer, or of all that share its parameters."""
-        return self.site.places if self.site.tied else self.site.places[self.number :][:1]
-
-    @property
-    def ids(self) -> list[int]:
-        """Number of the head at every position."""
-        start = self.number * self.site.heads
-        return [head.head for head in self.site.head_ids()[start : start + self.site.heads]]
-
-    def groups(self, whole: bool) -> list[Positions]:
-        """Positions of the heads that go together: every head alone, or all that read one KV head."""
-        found: dict[int, Positions] = {}
-        for place, group in enumerate(self.site.groups.tolist() if whole else range(self.site.heads)):
-            found[group] = (*found.get(group, ()), place)
-        return list(found.values())
-
-    def summed(self, moments: Mapping[tuple[str, int], np.ndarray]) -> np.ndarray:
-        """Sums over the tokens of x x^T, with x the contexts and a 1, of all places together."""
-        sums: np.ndarray = np.sum([moments[place] for place in self.places], axis=0)
-        if not np.isfinite(sums).all():
-            where = str(HeadId(*self.places[0], 0)).rpartition("/")[0]
-            raise HeadjaxError(f"reconstruction: {where}: second moments of contexts are not finite")
-        return sums
-
-
-def _layers(sites: Sites, stacks: Iterable[str] | None) -> Iterator[_Layer]:
-    """Yield the layers of these head stacks."""
+    sites = find_sites(model)
     chosen = require_stacks(sites, stacks)
-    for site in sites:
-        for number, (stack, _) in enumerate(site.places[:1] if site.tied else site.places):
-            if stack in chosen:
-                yield _Layer(site, number)
+    layers = {layer.places[0]: layer for layer in layers_of(sites) if layer.places[0][0] in chosen}
+    reader, done = kind(model, batches, **options), [0, 0]
+    reader.require_recognised(strict)
+
+    def tell(part: int, count: int) -> None:
+        done[part] = count
+        if progress is not None:
+            progress(min(sum(done), len(batches)), {})
+
+    parts = held_back(reader.batches, reader.compared())
+    eval_sums, fit_sums = (reader.moments(part, functools.partial(tell, number)) for number, part in enumerate(parts))
+    removals, changes = dict[Place, Removals](), dict[Place, Change]()
+    for (place, evaluated), (_, fitted) in zip(eval_sums, fit_sums, strict=True):
+        if place in layers:
+            with one_blas_thread():
+                removals[place], changes[place] = _removed(model, layers[place], evaluated, fitted, whole_groups)
+    curves = list[np.ndarray]()
+    effects = reader.effects(list(layers.values()), [changes[place] for place in layers], parts[0])
+    for place, effect in zip(layers, effects, strict=True):
+        curves.append(_curve(removals[place], effect))
+        if progress is not None:
+            progress(len(batches), {"layers": float(len(curves))})
+    return _merged(list(layers.values()), [removals[place] for place in layers], curves)
+
+
+def _removed(
+    model: nnx.Module, layer: SiteLayer, evaluated: np.ndarray, fitted: np.ndarray, whole_groups: bool
+) -> tuple[Removals, Change]:
+    """Return the removal of a layer's heads, and the changes of its map, solved on some of the examples."""
+    if not (np.isfinite(evaluated).all() and np.isfinite(fitted).all()):
+        raise HeadjaxError(f"reconstruction: {layer.title}: second moments of contexts are not finite")
+    output = np.asarray(fetch(layer.matrix(model)), np.float64)
+    output = output.reshape(layer.site.heads, layer.site.head_dim, -1)
+    biased = layer.bias(model) is not None
+    found = layer_removals(centred(fitted + evaluated, biased)[0], output, _groups(layer, whole_groups))
+    return found, _changes(found.order, output, *centred(fitted, biased))
+
+
+def _groups(layer: SiteLayer, whole: bool) -> list[Positions]:
+    """Return the positions of the heads that go together: every head alone, or all that read one KV head."""
+    found: dict[int, Positions] = {}
+    for position, group in enumerate(layer.site.groups.tolist() if whole else range(layer.site.heads)):
+        found[group] = (*found.get(group, ()), position)
+    return list(found.values())
 
 
 def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
@@ -230,11 +194,11 @@ def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
 
 
 def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
-    """Return the batches to judge changes on, about half of all examples at most, and those to solve them on."""
+    """Return the batches to evaluate changes on, about half of all examples at most, and those to fit them on."""
     if len(batches) < 2:
         return list(batches), list(batches)
-    judged = batches_for(batches, min(examples, sum(map(examples_in, batches)) // 2))
-    return judged, [batch for batch in batches if all(batch is not other for other in judged)]
+    eval_batches = batches_for(batches, min(examples, sum(map(examples_in, batches)) // 2))
+    return eval_batches, [batch for batch in batches if all(batch is not other for other in eval_batches)]
 
 
 def _measured(removals: int) -> list[int]:
@@ -260,7 +224,7 @@ def _curve(found: Removals, effects: Sequence[float]) -> np.ndarray:
     return curve
 
 
-def _merged(layers: Sequence[_Layer], removals: Sequence[Removals], effects: Sequence[np.ndarray]) -> Order:
+def _merged(layers: Sequence[SiteLayer], removals: Sequence[Removals], effects: Sequence[np.ndarray]) -> Order:
     """Return the heads of all layers, next always that of the layer whose effect rises least per head."""
     done = [0] * len(layers)
     order: list[HeadId] = []
@@ -273,98 +237,7 @@ def _merged(layers: Sequence[_Layer], removals: Sequence[Removals], effects: Seq
 
     for _ in range(sum(len(found.order) for found in removals)):
         i = min(range(len(layers)), key=slope)
-        heads = [layers[i].ids[place] for place in removals[i].order[done[i]]]
+        heads = [layers[i].heads[position].head for position in removals[i].order[done[i]]]
         done[i] += 1
         order.extend(HeadId(*place, head) for place in layers[i].places for head in heads)
     return tuple(order)
-
-
-class _ByWalk:
-    """Contexts and effects of a model whose blocks show their sub-layers: the change of its output, without labels."""
-
-    def __init__(self, model: Model, batches: Sequence[Any], compute: Compute) -> None:
-        self._model, placed = spread(model, batches)
-        examples = min(MEASURED, round(MEASURED_SHARE * sum(map(examples_in, placed))))
-        self.judged, self.solved = held_back(placed, examples)
-        self._compute = compute
-
-    def moments(self, batches: Sequence[Any], tell: Tell) -> dict[tuple[str, int], np.ndarray]:
-        """Return sums of x x^T of every layer's contexts and a 1, over the tokens."""
-        step = functools.partial(_moments, self._model.config, self._model.params, self._compute)
-        found = sum_over(map(step, batches), tell)
-        return {(stack, layer): sums for stack, own in found.items() for layer, sums in enumerate(own)}
-
-    def effects(self, layers: Sequence[_Layer], changes: Sequence[Change], progress: Update | None) -> list[np.ndarray]:
-        """Return the change of the output for each change of each layer's map."""
-        places = [[(HEAD_STACKS[stack], number) for stack, number in layer.places] for layer in layers]
-        keys = [tuple((stack, number, slot) for (stack, slot), number in own) for own in places]
-        found = prices(self._model, self.judged, dict(zip(keys, changes, strict=True)), self._compute)
-        if progress is not None:
-            progress(len(self.judged + self.solved), {"layers": float(len(layers))})
-        return [found[key] for key in keys]
-
-
-class _ByLoss:
-    """Contexts and effects of any model by whole passes: the rise of the loss."""
-
-    def __init__(
-        self, model: nnx.Module, batches: Sequence[Any], compute: Compute | None, loss: Loss | None, strict: bool
-    ) -> None:
-        self._model = model
-        self._program, self._state = prepare(model, loss, compute)
-        self._gates = ones(self._program.sites)
-        self.judged, self.solved = held_back(list(checked(self._program, self._state, batches, strict)), LABELLED)
-
-    def moments(self, batches: Sequence[Any], tell: Tell) -> dict[tuple[str, int], np.ndarray]:
-        """Return sums of x x^T of every layer's contexts and a 1, over the positions that can change the loss."""
-        sites = sorted(self._program.sites, key=lambda site: site.path)
-        products = functools.partial(_products, layers=tuple(len(site.places) for site in sites))
-        contexts = (every_context(self._program, self._state, batch) for batch in batches)
-        each = (spread_by_compiler(products, PartitionSpec(), own) for own in contexts)
-        found = sum_over(each, tell)
-        return {place: found[site.path][number] for site in sites for number, place in enumerate(site.places)}
-
-    def effects(self, layers: Sequence[_Layer], changes: Sequence[Change], progress: Update | None) -> list[np.ndarray]:
-        """Return the rise of the loss for each change of each layer's map."""
-        whole = mean_loss(self._program, self._state, self._gates, self.judged)
-        found: list[np.ndarray] = []
-        for layer, change in zip(layers, changes, strict=True):
-            losses = [self._loss(layer, Change(*one)) for one in zip(*change, strict=True)]
-            found.append(np.array(losses) - whole)
-            if progress is not None:
-                progress(len(self.judged + self.solved), {"layers": float(len(found))})
-        return found
-
-    def _loss(self, layer: _Layer, change: Change) -> float:
-        """Return the loss with another map in a layer."""
-        copy = nnx.clone(self._model, graph=True)
-        add_to(copy, layer.site, layer.number, change)
-        return mean_loss(self._program, nnx.split(copy, graph=True)[1], self._gates, self.judged)
-
-
-def _tell(progress: Update | None, before: int, number: int, fetched: Any) -> None:
-    if progress is not None:
-        progress(before + number + 1, {})
-
-
-@functools.partial(jax.jit, static_argnames="layers")
-def _products(contexts: dict[str, jax.Array], layers: tuple[int, ...]) -> dict[str, jax.Array]:
-    """Return by site, in the order of paths, the sums of x x^T, `[layers, n, n]`, with x the contexts and a 1."""
-    found = {}
-    for count, (path, own) in zip(layers, sorted(contexts.items()), strict=True):
-        x = (own * own[..., -1:]).reshape(count, -1, own.shape[-1])
-        found[path] = jnp.einsum("ltn,ltm->lnm", x, x, precision="highest")
-    return found
-
-
-@functools.partial(jax.jit, static_argnames=("config", "compute"))
-def _moments(config: ModelConfig, params: Params, compute: Compute, batch: Any) -> dict[str, list[jax.Array]]:
-    def second(probe: Probe) -> jax.Array:
-        context = probe.attended.context
-        flat = context.reshape(*context.shape[:2], context.shape[2] * context.shape[3]).astype(jnp.float32)
-        counted = counted_at(probe.query_mask, context.shape[:2])[:, :, None]
-        x = by_example(jnp.where(counted > 0, jnp.concatenate([flat, jnp.ones((*flat.shape[:2], 1))], axis=2), 0.0))
-        tokens = x.reshape(-1, x.shape[2])
-        return replicated_sums(jnp.matmul(tokens.T, tokens, precision="highest"))
-
-    return Model(config, params).forward(batch, Pass(probe=second, compute=compute)).require_probes()

@@ -21,9 +21,9 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.agreement import agreement_kind, predictions_of, rooted
-from headjax.heads.layer_sums import replicated_sums
 from headjax.heads.program import examples_in
 from headjax.heads.refit import Change
+from headjax.heads.sums import replicated_sums
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
 from headjax.models.decoding import GenerativeConfig

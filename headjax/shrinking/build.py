@@ -13,10 +13,9 @@ from headjax.core import history
 from headjax.core.progress import Update
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
-from headjax.heads.reconstruction import by_walk
+from headjax.heads.reconstruct import reconstruct
 from headjax.heads.surgery import remove_layers
 from headjax.heads.units import prune_units
-from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.nn.compute import Compute
@@ -59,11 +58,11 @@ def build(
     if changed:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a ridge is what few tokens are for
-            found = on_automatic_axes(by_walk)(
+            found = reconstruct(
                 model, batches, (), feed_forward=True, units=units, converted=smaller, skipped=choice.removed,
                 compute=compute, progress=progress,
             )  # fmt: skip
-            built = remove_layers(prune_units(found.told(), found.units), choice.removed)
+            built = remove_layers(prune_units(found.repaired, found.units), choice.removed)
     return built.replace(history=(*built.history, history.entry("shrink", **decision(choice))))
 
 

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax.conversion.calibration import input_sums, moments_of
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_attention, describe
@@ -26,19 +27,18 @@ from headjax.core.kind import Kind, own_copy
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.core.serialize import from_data, to_data
-from headjax.heads.layer_sums import spread
 from headjax.heads.reconstruction_order import held_back, layer_removals
 from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.sensitivity import Seen, Sensitivity, in_parts, products
+from headjax.heads.sums import BlockWalk, LayerReading, feature_sums, spread, sum_over_batches, tokens_of
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.models.walk import LayerBlock, State, SubLayerSeen, blocks_of, embed
+from headjax.models.walk import LayerBlock, State, SubLayerSeen
 from headjax.nn.compute import Compute
 from headjax.nn.module import AttentionModule
 from headjax.shrinking.grid import NONE, Grid, Level, head_groups, target_of
-from headjax.shrinking.layers import LayerSums, feature_sums, together, walk
 from headjax.shrinking.places import Place, places_of
 from headjax.shrinking.skipping import Maps, making_up, skipped_damages
 from headjax.storage.kept import Kept
@@ -98,29 +98,32 @@ def measure(
 ) -> Measured:
     """Return the forms of every sub-layer with their damages, measured on other examples than maps are solved on."""
     model, batches = spread(model, batches)
-    judged, solved = held_back(batches, examples)
+    eval_batches, fit_batches = held_back(batches, examples)
     kept, places = kept or Kept(), places_of(model)
     if missing(model, grid, kept):
-        judged = in_parts(model, judged)
+        eval_batches = in_parts(model, eval_batches)
         sensitivity = Sensitivity(model, compute, labels=labels)
-        pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in judged]
-        layers = walk(blocks_of(model), [embed(model, batch, compute) for batch in solved], compute)
+        pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in eval_batches]
         skips = LAYERS not in kept.found and any(_can_go(model, grid, place) for place in places)
         made_up, last = dict[str, Maps](), None
-        for number, block, layer in layers:
+        for step in BlockWalk(model, fit_batches, compute):
+            block, states = step.block, [each.teacher for each in step.states]
             if skips and last is not None and last[0].stack == block.stack:
-                made_up[f"{block.stack}/{last[0].place.value}"] = making_up(block, layer.states, last[1], compute)
-            last = block, layer.states
+                made_up[f"{block.stack}/{last[0].place.value}"] = making_up(block, states, last[1], compute)
+            last = block, states
+            reading = step.read(block.layer.config.slots, input_sums, keep=True)
             own = [place for place in places if place.at.stack == block.stack and place.layer == block.place.value]
-            judging = [sensitivity.at(block, *each[-1 - number]) for each in pulled]
+            judging = [sensitivity.at(block, *each[-1 - step.number]) for each in pulled]
             for place in own:
-                at = _Measuring(place, block, layer, [seen[place.at.slot] for seen in judging], grid, compute)
+                at = _Measuring(place, block, states, reading, [seen[place.at.slot] for seen in judging], grid, compute)
                 with one_blas_thread():
                     kept(place.name, functools.partial(at.forms, sensitivity))
                 if progress is not None:
                     progress(sum(len(kept.found.get(one.name, ())) for one in places), {})
         if skips:
-            kept(LAYERS, functools.partial(skipped_damages, model, judged, made_up, labels=labels, compute=compute))
+            kept(
+                LAYERS, functools.partial(skipped_damages, model, eval_batches, made_up, labels=labels, compute=compute)
+            )
     forms = {place.name: [_read(place, found) for found in kept.found[place.name]] for place in places}
     for place in places:
         if _can_go(model, grid, place):
@@ -147,9 +150,18 @@ class _Measuring:
     """A sub-layer whose forms are measured."""
 
     def __init__(
-        self, place: Place, block: LayerBlock, layer: LayerSums, judged: Sequence[Seen], grid: Grid, compute: Compute
+        self,
+        place: Place,
+        block: LayerBlock,
+        states: Sequence[State],
+        reading: LayerReading,
+        judged: Sequence[Seen],
+        grid: Grid,
+        compute: Compute,
     ) -> None:
-        self._place, self._block, self._layer, self._judged = place, block, layer, judged
+        self._place, self._block, self._judged = place, block, judged
+        self._states, self._reading, slot = states, reading, place.at.slot
+        self._moments = moments_of(reading.probed[slot]) if slot in reading.probed else None
         self._grid, self._compute = grid, compute
         self._module = getattr(block.layer, place.at.slot)
         weight, self._bias = output_map(self._module)
@@ -190,7 +202,7 @@ class _Measuring:
     def _removed(self, levels: Sequence[Level]) -> tuple[list[int], list[Change]]:
         """Return the order in which heads go, and the change of the map at every level."""
         place, weight = self._place, self._weight
-        sums = self._layer.sums[place.at.slot]
+        sums = self._reading.sums[place.at.slot]
         if not np.isfinite(sums.gram).all():
             raise HeadjaxError(f"{place.name}: sums over the calibration tokens are not finite")
         biased = self._bias is not None
@@ -232,22 +244,20 @@ class _Measuring:
         if target is None:
             return None
         quick = dataclasses.replace(target, solver=QUICK) if isinstance(target, ToCollaborative) else target
-        return describe(target), convert_attention(module, quick, moments=self._layer.moments[self._place.at.slot])
+        return describe(target), convert_attention(module, quick, moments=self._moments)
 
     def _errors(self, module: AttentionModule) -> list[Any]:
         """Return what the errors of a converted layer cost on the judged batches, its map refitted."""
-        slot, layer = self._place.at.slot, self._layer
+        slot, states = self._place.at.slot, self._states
         changed = own_copy(self._block.layer)
         setattr(changed, slot, module.like(module.kind.structure(), module.params))
-        columns = (
-            jnp.asarray(module.ids, jnp.int32) if slot == "attention" and layer.states[0].bias is not None else None
-        )
+        columns = jnp.asarray(module.ids, jnp.int32) if slot == "attention" and states[0].bias is not None else None
         block = self._block.holding(changed, columns)
-        lacking = (
-            _lacking(_seen(block, slot, self._compute, state), outputs[slot], place % 2)
-            for place, (state, outputs) in enumerate(zip(layer.states, layer.outputs, strict=True))
+        parts = (
+            (_residual_sums(_seen(block, slot, self._compute, state), outputs[slot], number % 2), tokens_of(state))
+            for number, (state, outputs) in enumerate(zip(states, self._reading.outputs, strict=True))
         )
-        sums = RefitSums(*together(lacking, layer.states))
+        sums = RefitSums(*sum_over_batches(parts))
         features, scale = np.ones(sums.gram.shape[-1] - 1, bool), np.ones(sums.square.shape[-1])
         solved = refit(sums, features, bias=output_map(module).bias is not None, scale=scale)
         change = solved.change if solved.helps else Change(*(np.zeros(part.shape) for part in solved.change))
@@ -286,6 +296,6 @@ def _seen(block: LayerBlock, slot: str, compute: Compute, state: State) -> SubLa
 
 
 @jax.jit
-def _lacking(layer: SubLayerSeen, output: jax.Array, shift: Any) -> RefitSums:
+def _residual_sums(layer: SubLayerSeen, output: jax.Array, shift: Any) -> RefitSums:
     """Return the sums of products of a converted sub-layer, and of what its output lacks of the original one's."""
     return feature_sums(layer, (output - layer.output).astype(jnp.float32), shift)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headjax.core.errors import HeadjaxError
-from headjax.heads.layer_sums import SubLayer
+from headjax.heads.sums import SubLayer
 from headjax.heads.units import units_to_remove
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
@@ -25,7 +25,7 @@ class Place(NamedTuple):
     @property
     def layer(self) -> int:
         """Number of its layer."""
-        return self.at.block[0]
+        return self.at.tied[0]
 
     @property
     def size(self) -> int:

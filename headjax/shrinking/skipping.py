@@ -15,16 +15,15 @@ import numpy as np
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import own_copy
 from headjax.heads.agreement import Predictions, agreement_kind, compare, predictions_of
-from headjax.heads.layer_sums import States, layer_sums
-from headjax.heads.reconstruction import with_change
-from headjax.heads.refit import RefitSums, refit
+from headjax.heads.maps import with_change
+from headjax.heads.refit import refit
 from headjax.heads.statistics import sum_over
+from headjax.heads.sums import LayerStep, States
 from headjax.heads.surgery import output_map
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD, LayerBlock, State, blocks_of, embed, step
 from headjax.nn.compute import Compute
-from headjax.shrinking.layers import together
 
 Maps = Mapping[str, Sequence[jax.Array | None]]
 """Weights and biases of output maps, by slot."""
@@ -36,19 +35,18 @@ def making_up(block: LayerBlock, states: Sequence[State], without: Sequence[Stat
     Each map makes up for what the stream lacks of the original one, as the build's do. The feed-forward is left as it
     is: solving its many units would take more than all other work on a layer, for little gain.
     """
-    student, found = block, dict[str, Sequence[jax.Array | None]]()
-    for slot in (each for each in block.layer.config.slots if each != FEED_FORWARD):
-        pairs = enumerate(map(States, states, without))
-        sums = (layer_sums((block, student), slot, (), compute, pair, None, n % 2, 1.0)[0] for n, pair in pairs)
-        (gram, cross, square), scale = together(sums, states)
-        weight, bias = output_map(getattr(student.layer, slot))
+    slots, found = [slot for slot in block.layer.config.slots if slot != FEED_FORWARD], dict[str, Any]()
+    here = LayerStep([(block, block)], list(map(States, states, without)), compute, slots=slots)
+    for slot in slots:
+        weight, bias = output_map(getattr(here.layer, slot))
         if weight is None:
             continue
-        kept = np.ones(gram.shape[-1] - 1, bool)
-        solved = refit(RefitSums(gram, cross, square), kept, bias=bias is not None, scale=scale / len(states))
+        sums, scale = here.sums(slot)
+        kept = np.ones(sums.gram.shape[-1] - 1, bool)
+        solved = refit(sums, kept, bias=bias is not None, scale=scale)
         if solved.helps:
-            student = student.holding(with_change(student.layer, slot, solved.change))
-            maps = output_map(getattr(student.layer, slot))
+            here.replace_layer(with_change(here.layer, slot, solved.change))
+            maps = output_map(getattr(here.layer, slot))
             found[slot] = [None if variable is None else variable.get_raw_value() for variable in maps]
     return found
 

@@ -1,0 +1,399 @@
+"""Sums of products over calibration examples, block by block: in one model, or in one beside another that changes.
+
+`BlockWalk` is the only collector: reconstruction, orders by reconstruction, calibration and the prices of `shrink` read
+their sums from its steps. Sums over `FLOAT32_TOKENS` tokens are in float32, on the device; the host adds those in
+float64.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from headjax.core.modules import arrays
+from headjax.core.tensors import flatten
+from headjax.heads.refit import RefitSums
+from headjax.heads.statistics import sum_over
+from headjax.mesh.distributed import put_whole_batch
+from headjax.mesh.mesh import SPREADING, by_example, check_batch_size, current_mesh
+from headjax.mesh.rules import ShardingConfig, shardings
+from headjax.models.config import Batch, head_stack_at
+from headjax.models.inputs import check_batch, counted_at, device_batch
+from headjax.models.model import Model
+from headjax.models.walk import LayerBlock, State, SubLayerSeen, blocks_of, embed, step
+from headjax.nn.compute import Compute
+from headjax.nn.layer import TransformerLayer
+from headjax.nn.passes import Probe
+
+Tree = TypeVar("Tree")
+
+FLOAT32_TOKENS = 16384
+
+
+def spread(model: Model, batches: Iterable[Batch]) -> tuple[Model, list[dict[str, jax.Array]]]:
+    """Return the model and the batches, spread over the mesh set with `jax.set_mesh`; as they are without one.
+
+    Examples lie along the mesh's batch axes, parameters as `headjax.mesh.rules` says; a dimension that does not divide
+    is left whole.
+    """
+    if current_mesh(*SPREADING) is None:
+        return model, [device_batch(model.config, batch) for batch in batches]
+    mesh = jax.sharding.get_mesh()
+    placed = []
+    for batch in batches:
+        check_batch_size(len(next(iter(batch.values()))), mesh)
+        placed.append(put_whole_batch(check_batch(model.config, batch), mesh))
+    places = shardings(model.config.tensors(), mesh, sharding=ShardingConfig(misfits="replicate"))
+    return model.replace(params=jax.device_put(model.params, places)), placed
+
+
+def replicated_sums(sums: Tree) -> Tree:
+    """Return traced sums whole on every device of the current mesh; as they are without one."""
+    return sums if current_mesh(*SPREADING) is None else jax.lax.with_sharding_constraint(sums, PartitionSpec())
+
+
+def sum_over_batches(parts: Iterable[tuple[Any, int]]) -> Any:
+    """Return the sums over all batches, in float64 on the host, of each batch's sums and its number of tokens."""
+    return sum_over(_sums_of_several(parts))
+
+
+def _sums_of_several(parts: Iterable[tuple[Tree, int]]) -> Iterator[Tree]:
+    """Yield sums over `FLOAT32_TOKENS` tokens at a time, added on the device."""
+    total: Tree | None = None
+    tokens = 0
+    for sums, count in parts:
+        total = sums if total is None else _added(total, sums)
+        tokens += count
+        if tokens >= FLOAT32_TOKENS:
+            yield total
+            total, tokens = None, 0
+    if total is not None:
+        yield total
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _added(total: Tree, sums: Tree) -> Tree:
+    added: Tree = jax.tree.map(jnp.add, total, sums)
+    return added
+
+
+class SubLayer(NamedTuple):
+    """A sub-layer: its stack, the layers that share its parameters, in the order of computation, and its slot."""
+
+    stack: str
+    tied: tuple[int, ...]
+    slot: str
+
+    @property
+    def head_stack(self) -> str:
+        """Head stack of an attention."""
+        return head_stack_at(self.stack, self.slot)
+
+
+class _Blocks(NamedTuple):
+    """A block of both models; None is a layer that the student goes without."""
+
+    teacher: Any
+    student: Any
+
+
+class States(NamedTuple):
+    """States of one batch in both models."""
+
+    teacher: State
+    student: State
+
+
+class _Joined(NamedTuple):
+    """A sub-layer of the teacher on one batch: the stream before it, and its output, `[batch, length, width]`."""
+
+    stream: jax.Array
+    output: jax.Array
+
+
+class LayerReading(NamedTuple):
+    """What `LayerStep.read` collects.
+
+    Attributes:
+        sums: Products of the features, by slot; their targets are 0.
+        probed: Sums of the probe, by slot of the attentions.
+        outputs: Outputs of the attentions by slot, `[batch, length, width]`, for every batch, if they are kept.
+    """
+
+    sums: Mapping[str, RefitSums]
+    probed: Mapping[str, Any]
+    outputs: Sequence[Mapping[str, jax.Array]]
+
+
+class LayerStep:
+    """A layer of two models, the teacher and the student, on all batches; or layers that share their parameters.
+
+    Attributes:
+        blocks: The layer in both models, or one for each of those that share their parameters.
+        number: Its place among the model's blocks.
+        tied: The layers that share its parameters, in the order of computation.
+        states: States of every batch before the layer.
+        diverged: Whether the student differs from the teacher, here or in a layer before.
+        changed: Arrays that `replace_layer` has put into the student, by path.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[tuple[Any, Any]],
+        states: list[States],
+        compute: Compute,
+        *,
+        number: int = 0,
+        tied: tuple[int, ...] = (0,),
+        slots: Collection[str] | None = None,
+        diverged: bool = True,
+    ) -> None:
+        self.blocks, self.states = [_Blocks(*each) for each in blocks], states
+        self.number, self.tied, self.diverged = number, tied, diverged
+        self.changed: dict[str, jax.Array] = {}
+        self._compute, self._slots = compute, slots
+        self._joined: list[dict[str, _Joined]] = []  # by batch, once the teacher's states are those after the layer
+        self._after: list[States] | None = None
+
+    @property
+    def block(self) -> LayerBlock:
+        """The student's block, the first of those that share their parameters."""
+        block: LayerBlock = self.blocks[0].student
+        return block
+
+    @property
+    def layer(self) -> TransformerLayer:
+        """The student's layer."""
+        return self.block.layer
+
+    def replace_layer(self, layer: TransformerLayer) -> None:
+        """Put another layer into the student."""
+        before = flatten(arrays(self.layer))
+        self.changed |= {path: array for path, array in flatten(arrays(layer)).items() if array is not before[path]}
+        self.blocks = [_Blocks(each.teacher, each.student.holding(layer)) for each in self.blocks]
+        self.diverged = True
+
+    def read(
+        self,
+        slots: Collection[str] = (),
+        probe: Callable[[Probe], Any] | None = None,
+        *,
+        keep: bool = False,
+    ) -> LayerReading:
+        """Return sums of a layer that both models share: of the features of some slots, and of a probe of attentions.
+
+        One pass takes all of them. `keep` keeps the states before the layer, and the outputs of its attentions.
+        """
+        outputs: list[dict[str, jax.Array]] = []
+        self._after, found = list(self.states) if keep else self.states, []
+        for block, _ in self.blocks:
+            found.append(sum_over_batches(self._read(block, tuple(slots), probe, outputs if keep else None)))
+        sums, probed = functools.reduce(functools.partial(jax.tree.map, np.add), found)
+        return LayerReading({slot: RefitSums(*own) for slot, own in sums.items()}, probed, outputs)
+
+    def _read(
+        self, block: LayerBlock, slots: tuple[str, ...], probe: Callable[[Probe], Any] | None, outputs: list[Any] | None
+    ) -> Iterator[tuple[Any, int]]:
+        """Yield the sums of every batch and its tokens; its states become those after the block."""
+        after: Any = self._after
+        for number, pair in enumerate(after):
+            state, keep = pair.teacher, outputs is not None
+            sums, x, own = _layer_sums(block, state, number % 2, slots, probe, keep, self._compute)
+            after[number] = States(state._replace(x=x), state._replace(x=x))
+            if outputs is not None:
+                outputs.append(own)
+            yield sums, tokens_of(state)
+
+    def sums(self, slot: str) -> tuple[RefitSums, np.ndarray]:
+        """Return the sums of the student's features and of what its output lacks, and the factor of the branch.
+
+        Where layers share their parameters, the sums are over all of them, without the errors of earlier layers.
+        """
+        if len(self.blocks) == 1:
+            sums, scale = sum_over_batches(self._compared(self.blocks[0], slot, self.states, 1.0))
+            return RefitSums(*sums), scale / len(self.states)
+        states, found = list(self.states), []  # the walk goes through the tied layers from the first one on
+        for blocks in self.blocks:
+            found.append(sum_over_batches(self._compared(blocks, slot, list(states), 0.0)))
+            self._joined = []
+            self._advance(blocks, states)
+        sums = functools.reduce(functools.partial(jax.tree.map, np.add), (each for each, _ in found))
+        return RefitSums(*sums), found[-1][1] / len(states)
+
+    def _compared(
+        self, blocks: _Blocks, slot: str, states: list[States], corrected: float
+    ) -> Iterator[tuple[tuple[RefitSums, jax.Array], int]]:
+        """Yield the sums of every batch and its tokens; the teacher's state becomes that after the block."""
+        slots = blocks.teacher.layer.config.slots
+        later = tuple(each for each in slots[slots.index(slot) + 1 :] if self._slots is None or each in self._slots)
+        known, self._joined = self._joined, []
+        for number, pair in enumerate(states):
+            joined = known[number] if known else None
+            found = _compared_sums(tuple(blocks), slot, later, self._compute, pair, joined, number % 2, corrected)
+            sums, x, following = found
+            self._joined.append(following)
+            states[number] = pair if x is None else pair._replace(teacher=pair.teacher._replace(x=x))
+            yield sums, tokens_of(pair.student)
+
+    def after(self) -> list[States]:
+        """Return the states after the layer."""
+        if self._after is None:
+            for blocks in self.blocks:
+                self._advance(blocks, self.states)
+        return self.states if self._after is None else self._after
+
+    def _advance(self, blocks: _Blocks, states: list[States]) -> None:
+        """Bring states behind a block; the teacher's may be there since sums were taken."""
+        for number, pair in enumerate(states):
+            teacher = pair.teacher if self._joined else step(blocks.teacher, pair.teacher, self._compute)
+            student = teacher
+            if self.diverged:
+                skips = blocks.student is None
+                student = pair.student if skips else step(blocks.student, pair.student, self._compute)
+            states[number] = States(teacher, student)
+
+
+class BlockWalk:
+    """The way of all batches through a model, layer by layer, and through a student that the caller changes on the way.
+
+    Copies of no more than one block's arrays are held, and of the streams of all batches between two blocks.
+
+    Attributes:
+        diverged: Whether the student differs in a layer that has been passed.
+        changed: Arrays of the student that are not those that it came with, by stack and layer, then by path.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        batches: Iterable[Batch],
+        compute: Compute = Compute(),
+        converted: Model | None = None,
+        *,
+        slots: Collection[str] | None = None,
+        skipped: Collection[tuple[str, int]] = (),
+    ) -> None:
+        """Start before the first block.
+
+        The student is the model, or `converted`; it goes without the layers `skipped`, by stack and number. Sums of
+        both models are asked for of `slots`, None is all.
+        """
+        self.diverged = converted is not None
+        self.changed: dict[tuple[str, int], dict[str, jax.Array]] = {}
+        self._model, self._converted, self._compute = model, converted, compute
+        self._slots, self._skipped = slots, skipped
+        states = (embed(model, batch, compute) for batch in batches)
+        self._states = [States(state, state) for state in states]
+
+    def __iter__(self) -> Iterator[LayerStep]:
+        """Yield the layers in the order of computation; the next one is computed with what the caller has replaced.
+
+        Nothing reads the output of the last layer, so it is not computed.
+        """
+        stacks = self._model.config.stacks()
+        left = sum(len(stack.layers) for stack in stacks.values()) + len(stacks) - 1
+        pairs = self._pairs()
+        for number, (teacher, student) in enumerate(pairs):
+            is_layer = isinstance(teacher, LayerBlock)
+            tied = stacks[teacher.stack].tied_layers(teacher.place.value) if is_layer else (0,)
+            blocks = [(teacher, student), *itertools.islice(pairs, len(tied) - 1)]
+            options: dict[str, Any] = {"number": number, "tied": tied, "slots": self._slots, "diverged": self.diverged}
+            if is_layer and (teacher.stack, tied[0]) in self._skipped:
+                blocks, options["diverged"] = [(teacher, None)], True
+            here = LayerStep(blocks, self._states, self._compute, **options)
+            if is_layer and blocks[0][1] is not None:
+                yield here
+                if here.changed:
+                    self.changed[teacher.stack, tied[0]] = here.changed
+            left -= len(tied)
+            self.diverged = here.diverged
+            if left:
+                self._states = here.after()
+
+    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        """Yield the blocks of both models."""
+        if self._converted is None:
+            yield from ((block, block) for block in blocks_of(self._model))
+        else:
+            yield from zip(blocks_of(self._model), blocks_of(self._converted), strict=True)
+
+
+def tokens_of(state: State) -> int:
+    """Return the number of tokens of a batch, padding included."""
+    return int(np.prod(state.x.shape[:2]))
+
+
+@functools.partial(jax.jit, static_argnames=("slots", "probe", "keep", "compute"))
+def _layer_sums(
+    block: LayerBlock, state: State, shift: Any, slots: tuple[str, ...], probe: Any, keep: bool, compute: Compute
+) -> Any:
+    """Return the sums of a layer's features and of a probe on one batch, the next stream, and attentions' outputs."""
+    probed: dict[str, Any] = {}
+
+    def note(found: Probe) -> None:
+        probed[found.slot] = replicated_sums(probe(found))
+
+    after, seen = block.sub_layers(state, compute, probe=None if probe is None else note)
+    sums = {slot: feature_sums(seen[slot], jnp.zeros((*seen[slot].output.shape[:2], 1)), shift) for slot in slots}
+    return (sums, probed), by_example(after.x), {slot: seen[slot].output for slot in probed if keep}
+
+
+@functools.partial(jax.jit, static_argnames=("slot", "later", "compute"))
+def _compared_sums(
+    blocks: tuple[Any, Any],
+    slot: str,
+    later: tuple[str, ...],
+    compute: Compute,
+    states: States,
+    joined: dict[str, _Joined] | None,
+    shift: Any,
+    corrected: Any,
+) -> tuple[tuple[RefitSums, jax.Array], jax.Array | None, dict[str, _Joined]]:
+    """Return the sums of products of one batch with the factor of the branch `[width]`, and what the teacher computed.
+
+    That is the stream after the block and the later sub-layers; None where `joined` has the sub-layer. Examples of even
+    number are the first half; `shift` exchanges the halves. `corrected` is 1 if the errors of earlier layers belong to
+    the target, else 0. On a mesh the examples stay spread, and every device has the sums.
+    """
+    x = None
+    if joined is None:
+        after, seen = blocks[0].sub_layers(states.teacher, compute)
+        joined = {name: _Joined(seen[name].stream, seen[name].output) for name in (slot, *later)}
+        x = by_example(after.x)
+    teacher, student = joined[slot], blocks[1].sub_layers(states.student, compute)[1][slot]
+    shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)
+    ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
+    lag = (teacher.stream - student.stream).astype(jnp.float32)
+    residual = (teacher.output - student.output).astype(jnp.float32) + corrected * ratio[None, None, :] * lag
+    halves = feature_sums(student, residual, shift)
+    return (halves, replicated_sums(branch)), x, {name: joined[name] for name in later}
+
+
+def feature_sums(layer: SubLayerSeen, target_residual: jax.Array, shift: Any) -> RefitSums:
+    """Return the sums of products of a sub-layer's features, and of what its output lacks."""
+    counted = counted_at(layer.mask, layer.output.shape[:2])[:, :, None]
+    ones = jnp.ones((*layer.output.shape[:2], 1), jnp.float32)
+    features = jnp.where(counted > 0, jnp.concatenate([layer.features.astype(jnp.float32), ones], axis=2), 0.0)
+    residual = jnp.where(counted > 0, target_residual, 0.0)
+    return replicated_sums(sums_by_half(by_example(features), by_example(residual), shift))
+
+
+def sums_by_half(features: jax.Array, target_residual: jax.Array, shift: Any) -> RefitSums:
+    """Return the sums of products of one batch, `[batch, length, n]`."""
+    x, r = _in_pairs(features), _in_pairs(target_residual)
+    product = functools.partial(jnp.einsum, "phtn,phtm->hnm", precision="highest")
+    halves = RefitSums(product(x, x), product(x, r), jnp.square(r).sum(axis=(0, 2)))
+    return jax.tree.map(lambda array: jnp.roll(array, shift, axis=0), halves)
+
+
+def _in_pairs(array: jax.Array) -> jax.Array:
+    """Return `[batch, length, n]` as `[pairs, 2, length, n]`, zeros beside a last example that has no other."""
+    even = jnp.pad(array, ((0, array.shape[0] % 2), (0, 0), (0, 0)))
+    return even.reshape(-1, 2, *array.shape[1:])
