@@ -17,19 +17,15 @@ from flax import nnx
 
 import headjax
 from headjax.heads.agreement import agreement_kind, predictions_of, rooted
-from headjax.heads.layer_sums import SubLayer, TwoModels, spread
-from headjax.heads.maps import matrix_of
+from headjax.heads.maps import OutputMap, SiteLayer
 from headjax.heads.ordering import Order
 from headjax.heads.program import Program, examples_in, prepare
-from headjax.heads.reconstruction import LayerRepair, RepairWalk, returned, with_change
+from headjax.heads.readers import BlockReader
 from headjax.heads.reconstruction_order import batches_for
-from headjax.heads.refit import Change
+from headjax.heads.refit import Change, refit
 from headjax.heads.site import Gates, Sites, at_path, ones, without
-from headjax.heads.surgery import output_map
-from headjax.mesh.distributed import fetch
-from headjax.models.config import HEAD_STACKS, Batch
+from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.nn.compute import Compute
 from results.query_key import added, squares
 
 STEPS = 10
@@ -42,6 +38,7 @@ REPRESENTATION = 2.5e-4
 """Weight of a head's mean square output beside its effect on the predictions (K-prune's published setting)."""
 
 UNRIDGED = (1e-8,)
+"""K-prune's weight tuning: plain least squares, kept where it helps."""
 
 
 def heads_of(sites: Sites) -> Order:
@@ -174,106 +171,89 @@ def knowledge(model: Model, batches: Sequence[Batch], count: int) -> Order:
     difference, or near the divergence of distributions at T = 1 (the paper: 2). Heads alone go; b_O and W_O of each
     layer are then refitted by least squares without a ridge.
     """
-    walk = _ByKnowledge(model, batches, count)
-    walk.finished()
-    return tuple(walk.chosen)
+    reader, scores = BlockReader(model, batches), _Knowledge(model, batches)
+    chosen, passed = list[headjax.HeadId](), set[tuple[str, int]]()
+    for each in reader.maps((), feed_forward=False):
+        place = (each.at.head_stack, each.at.tied[0])
+        values = {
+            head: value
+            for head, value in scores.of(reader.repaired()).items()
+            if (head.stack, head.layer) not in passed
+        }
+        least = sorted(values, key=lambda head: (values[head], head))[: count - len(chosen)]
+        chosen += [head for head in least if (head.stack, head.layer) == place]
+        passed.add(place)
+        kept = _without_heads(each, chosen)
+        if each.diverged:
+            sums, scale = each.sums()
+            solved = refit(sums, kept, bias=each.biased, scale=scale, ridges=UNRIDGED)
+            if solved.helps:
+                each.add(solved.change)
+    return tuple(chosen)
 
 
-class _OwnWalk(RepairWalk):
-    """A walk that refits without a ridge, and gives the model as it is at the present place."""
-
-    def __init__(self, model: Model, batches: Sequence[Batch], gone: Any) -> None:
-        self.model, (self.placed, arrays) = model, spread(model, batches)
-        slots = {slot for _, slot in HEAD_STACKS.values()}
-        super().__init__(TwoModels(self.placed, arrays, Compute(), None, slots), gone, UNRIDGED, False, {})
-
-    def student(self) -> Model:
-        """The model as repaired so far, with rows of 0 in W_O for removed heads."""
-        return self.model.replace(params=returned(self.model, self.placed.params, self.models))
-
-    def finished(self) -> Model:
-        """The model repaired to the end."""
-        for _ in self.through():
-            pass
-        return self.student()
+def _without_heads(each: OutputMap, gone: Sequence[headjax.HeadId]) -> np.ndarray:
+    """Remove heads from a map; return which features stay."""
+    kept = each.kept(gone)
+    if not kept.all():
+        each.keep(kept)
+    return kept
 
 
-class _ByKnowledge(_OwnWalk):
-    """K-prune's walk: asked about a layer's first head, it chooses the heads that the layer loses."""
+class _Knowledge:
+    """K-prune's scores of heads, in a model as it is repaired so far."""
 
-    def __init__(self, model: Model, batches: Sequence[Batch], count: int) -> None:
-        super().__init__(model, batches, self)
-        self.chosen: list[headjax.HeadId] = []
-        self._kind, self._count, self._passed = agreement_kind(model.config), count, set[tuple[str, int]]()
+    def __init__(self, model: Model, batches: Sequence[Batch]) -> None:
+        self._config, self._kind = model.config, agreement_kind(model.config)
         self._given = [model.device_batch(batch) for batch in batches]
         self._batches = [batch | {"wanted": self._root(model, batch)} for batch in self._given]
 
-    def __contains__(self, head: headjax.HeadId) -> bool:
-        place = (head.stack, head.layer)
-        if place not in self._passed:
-            values = self._scores()
-            left = [each for each in values if (each.stack, each.layer) not in self._passed]
-            least = sorted(left, key=lambda each: (values[each], each))[: self._count - len(self.chosen)]
-            self.chosen += [each for each in least if (each.stack, each.layer) == place]
-            self._passed.add(place)
-        return head in self.chosen
-
     def _root(self, model: Any, batch: Any) -> jax.Array:
-        return rooted(self._kind, predictions_of(self.model.config, model(batch), batch))
+        return rooted(self._kind, predictions_of(self._config, model(batch), batch))
 
     def _apart(self, model: Any, batch: Any) -> jax.Array:
         own = {name: array for name, array in batch.items() if name != "wanted"}
         return 0.5 * jnp.square(self._root(model, own) - batch["wanted"]).sum() / examples_in(own)
 
-    def _scores(self) -> dict[headjax.HeadId, float]:
-        student = self.student()
+    def of(self, student: Model) -> dict[headjax.HeadId, float]:
+        """Return the scores of all heads."""
         program, state = prepare(student, self._apart)
         gates, total = ones(program.sites), dict.fromkeys(heads_of(program.sites), 0.0)
-        layers = [(site, layer) for site in program.sites for layer in range(len(site.places))]
-        outputs = [np.asarray(matrix_of(student, site, layer), np.float64) for site, layer in layers]
+        layers = [SiteLayer(site, layer) for site in program.sites for layer in range(len(site.places))]
+        outputs = [np.asarray(layer.matrix(student), np.float64) for layer in layers]
         sizes = added(student, self._given, squares)
         examples = sum(map(examples_in, self._batches))
         effects: list[Any] = [0.0] * len(layers)
         for batch in self._batches:
             slope = weight_slopes(program, state, gates, batch)
-            for at, (site, layer) in enumerate(layers):
-                by_feature = (np.asarray(matrix_of(slope, site, layer), np.float64) * outputs[at]).sum(axis=1)
+            for at, layer in enumerate(layers):
+                by_feature = (np.asarray(layer.matrix(slope), np.float64) * outputs[at]).sum(axis=1)
                 effects[at] += 0.5 * np.square(by_feature) / examples
-        for at, (site, layer) in enumerate(layers):
-            stack, number = site.places[layer]
+        for at, layer in enumerate(layers):
+            stack, number = layer.site.places[layer.number]
             found = sizes[stack][number]
             kept = np.asarray(found["context"]).ravel() / float(found["tokens"]) * np.square(outputs[at]).mean(axis=1)
-            own = (effects[at] + REPRESENTATION * kept).reshape(site.heads, -1).mean(axis=1)
-            ids = site.head_ids()[layer * site.heads : (layer + 1) * site.heads]
-            total |= dict(zip(ids, own.tolist(), strict=True))
+            own = (effects[at] + REPRESENTATION * kept).reshape(layer.site.heads, -1).mean(axis=1)
+            total |= dict(zip(layer.heads, own.tolist(), strict=True))
         return total
 
 
-def unridged(model: Model, batches: Sequence[Batch], removed: Order) -> Model:
-    """K-prune's weight tuning: b_O and W_O of each layer by plain least squares, kept where they help."""
-    return _OwnWalk(model, batches, set(removed)).finished()
-
-
 def mask_tuning(model: Model, batches: Sequence[Batch], removed: Order) -> Model:
-    """Kwon et al. 2022: one factor for each kept head, by least squares layer by layer, from the second layer on."""
-    return _Tuning(model, batches, set(removed)).finished()
+    """Kwon et al. 2022: one factor for each kept head, by least squares layer by layer, from the second layer on.
 
-
-class _Tuning(_OwnWalk):
-    """Kwon's walk: W_O^h becomes s_h W_O^h; factors beyond 10 are not taken, as in the published code."""
-
-    def _repair(self, at: SubLayer, kept: np.ndarray) -> LayerRepair:
-        layer = self.models.layer
-        module = getattr(layer, at.slot)
-        weight = np.asarray(fetch(output_map(module).weight[...]), np.float64)
-        rows = weight.reshape(len(kept), -1)
-        sums, _ = self.models.sums(at.slot)
-        more = factors(sums.gram.sum(axis=0), sums.cross.sum(axis=0), rows, module.num_heads)
-        helps = at.block[0] > 0 and float(np.abs(1.0 + more).max()) <= 10.0
-        if helps:
+    W_O^h becomes s_h W_O^h; factors beyond 10 are not taken, as in the published code.
+    """
+    reader = BlockReader(model, batches)
+    for each in reader.maps(removed, feed_forward=False):
+        _without_heads(each, removed)
+        if not each.diverged or each.at.tied[0] == 0:
+            continue
+        rows, (sums, _) = each.weight(), each.sums()
+        more = factors(sums.gram.sum(axis=0), sums.cross.sum(axis=0), rows, len(each.heads))
+        if float(np.abs(1.0 + more).max()) <= 10.0:
             change = rows * np.repeat(more, len(rows) // len(more))[:, None]
-            self.models.put(with_change(layer, at.slot, Change(change, np.zeros(rows.shape[1]))))
-        return LayerRepair(at.head_stack, sums.tokens, len(more) + 1, 0.0, np.nan, helps)
+            each.add(Change(change, np.zeros(rows.shape[1])))
+    return reader.repaired()
 
 
 def factors(gram: np.ndarray, cross: np.ndarray, weight: np.ndarray, heads: int) -> np.ndarray:
@@ -308,7 +288,7 @@ REPAIRS: Mapping[str, Callable[[Model, Sequence[Batch], Order], Model]] = {
     "feed_forward": lambda model, batches, removed: (
         headjax.reconstruct(model, batches, removed, feed_forward=True).repaired
     ),
-    "unridged": unridged,
+    "unridged": lambda model, batches, removed: headjax.reconstruct(model, batches, removed, ridges=UNRIDGED).repaired,
     "mask_tuning": mask_tuning,
 }
 """Repairs, the first two headjax's own."""

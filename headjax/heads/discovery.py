@@ -185,7 +185,7 @@ def _found(model: nnx.Module) -> Iterator[AttentionSite]:
             kept = vars(layer).get(HEAD_IDS, ())
             if len(kept) == math.prod(site.shape):
                 site = dataclasses.replace(site, ids=kept)
-            if not site.shows_contexts:
+            if view is not _own:
                 check_arrays(layer, site)
                 check_projection(layer, site)
             if flat:
@@ -229,7 +229,7 @@ def _own(layer: Any) -> AttentionSite:
     kv_heads, output = len(set(layer.groups)), kernel[: kernel.index("output") + len("output")]
     query += [(path, -2) for path in _low_rank(layer, kernel, -2)]
     kinds: dict[str, Any] = {"output": output, "kernel": kernel, "query": tuple(query), "key": tuple(key)}
-    named: dict[str, Any] = {"ids": layer.ids, "kv_index": layer.groups, "shows_contexts": True}
+    named: dict[str, Any] = {"ids": layer.ids, "kv_index": layer.groups}
     return AttentionSite(heads=heads, kv_heads=kv_heads, head_dim=size, **named, **kinds)
 
 

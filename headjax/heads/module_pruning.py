@@ -38,13 +38,13 @@ def prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Module
     """Return a model of the same class without heads, see `headjax.prune`."""
     sites = find_sites(model)
     gates = without(sites, require_heads(sites, heads))
-    plans = {site.path: _plan(site, np.asarray(gates[site.path]) > 0.0) for site in sites}
+    plans = {site.path: _plan(model, site, np.asarray(gates[site.path]) > 0.0) for site in sites}
     pruned = nnx.clone(model, graph=True)
     for site in sites:
         layer, plan = at_path(pruned, site.path), plans[site.path]
         if plan.numbers == Numbers.of(site):
             continue
-        if _cuts_itself(site):
+        if _cuts_itself(model, site):
             kept = layer.keep_heads(np.flatnonzero(plan.query[0]).tolist())
             if site.path == ".":
                 return kept
@@ -57,9 +57,9 @@ def prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Module
     return pruned
 
 
-def _cuts_itself(site: AttentionSite) -> bool:
-    """Return whether a layer of headjax keeps any of its heads: one that lies along no axis of layers."""
-    return site.shows_contexts and site.layers is None
+def _cuts_itself(model: nnx.Module, site: AttentionSite) -> bool:
+    """Return whether a layer can keep any of its heads, as one of headjax can that lies along no axis of layers."""
+    return site.layers is None and hasattr(at_path(model, site.path), "keep_heads")
 
 
 class _Plan(NamedTuple):
@@ -70,14 +70,14 @@ class _Plan(NamedTuple):
     numbers: Numbers
 
 
-def _plan(site: AttentionSite, kept: np.ndarray) -> _Plan:
+def _plan(model: nnx.Module, site: AttentionSite, kept: np.ndarray) -> _Plan:
     """Return the kept entries of a site, and refuse those that its code cannot hold."""
     layers = kept.reshape(-1, site.heads)
     names = [str(head).rpartition("/")[0] for head in site.head_ids()[:: site.heads]]
     for name, row in zip(names, layers, strict=True):
         if not row.any():
             raise HeadjaxError(f"{name}: all its heads are to be removed; the code of its class needs one")
-    if _cuts_itself(site):
+    if _cuts_itself(model, site):
         return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=int(kept.sum())))
     groups = layers.reshape(len(layers), site.kv_heads, -1).sum(axis=-1)
     for name, row in zip(names, groups, strict=True):
@@ -170,14 +170,15 @@ def _resize_rest(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) ->
             _resize_module(module, old, new)
 
 
-def part(sites: Sites, order: Iterable[HeadId | str], share: float) -> Order:
+def part(model: nnx.Module, order: Iterable[HeadId | str], share: float) -> Order:
     """Return the heads of an order that make up a share of all, in numbers that the code of every layer holds.
 
     Whole KV groups go first, those with the least mean place in the order. What is left of the share goes as one head
     of every group of a layer. Layers along one axis lose equal numbers. Every layer keeps a head.
     """
+    sites = find_sites(model)
     rank = {head: place for place, head in enumerate(dict.fromkeys(require_heads(sites, order)))}
-    layers = {site.path: _groups(site) for site in sites}
+    layers = {site.path: _groups(model, site) for site in sites}
     count, gone, left = shared(share, len(find_heads(sites))), Order(), Steps()
     for whole in (True, False):
         steps = [step for site in sites for step in _removals(layers[site.path], rank, gone, whole)]
@@ -188,9 +189,9 @@ def part(sites: Sites, order: Iterable[HeadId | str], share: float) -> Order:
     return gone
 
 
-def _groups(site: AttentionSite) -> list[list[Order]]:
+def _groups(model: nnx.Module, site: AttentionSite) -> list[list[Order]]:
     """Return the heads of a site that its code can lose together, layer by layer."""
-    number = site.heads if site.kv_heads == 1 or _cuts_itself(site) else site.kv_heads
+    number = site.heads if site.kv_heads == 1 or _cuts_itself(model, site) else site.kv_heads
     ids, size = site.head_ids(), site.heads // number
     groups = [ids[start : start + size] for start in range(0, len(ids), size)]
     return [groups[start : start + number] for start in range(0, len(groups), number)]

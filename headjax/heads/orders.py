@@ -24,7 +24,7 @@ from headjax.heads.ordering import (
     random_order,
     removals,
 )
-from headjax.heads.program import Applied, Loss, sites_of
+from headjax.heads.program import Applied, Loss, shown_in, sites_of
 from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scoring import GRADIENT_SCORES, SCORES, score_heads
 from headjax.heads.site import find_heads, require_stacks
@@ -120,7 +120,7 @@ def order_heads(
         chosen: dict[str, Any] = {"stacks": stacks, "whole_groups": config.whole_groups}
         order = reconstruction_order(model, batches, **chosen, **options)
     else:
-        given = SCORES if all(site.shows_contexts for site in sites) else GRADIENT_SCORES
+        given = SCORES if len(shown_in(model, sites)) == len(sites) else GRADIENT_SCORES
         values = _values(model, batches, config, stacks, max(len(heads) - count, 1), given, options)
         order = by_groups(sites, values) if config.whole_groups else by_score(values)
     return flat(removals(sites, order, whole_groups=config.whole_groups))

@@ -16,8 +16,9 @@ from flax import nnx
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads.discovery import find_sites
 from headjax.heads.seam import attach, recording
-from headjax.heads.site import AttentionSite, Gates, Sites, filled
+from headjax.heads.site import AttentionSite, Gates, Sites, at_path, filled
 from headjax.mesh.distributed import fetch
+from headjax.nn.module import AttentionModule
 
 M = TypeVar("M", bound=nnx.Module)
 
@@ -68,6 +69,8 @@ class Program(abc.ABC):
     by_position: ClassVar[bool]  # whether it takes a gate for each position, too
     sites: Sites
     loss: Loss
+    # Paths of the sites whose layers show their probabilities.
+    shown: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
     # Brings a batch to the device, and checks it where the model knows how.
     read: Callable[[Any], Any] = dataclasses.field(default_factory=lambda: arrays_of, compare=False, kw_only=True)
 
@@ -164,8 +167,16 @@ def prepare(model: nnx.Module | Applied, loss: Loss | None, compute: Any = None)
     loss, sites = OwnLoss(compute) if loss is None else loss, sites_of(model)
     if isinstance(model, nnx.Module):
         graph, state = nnx.split(model, graph=True)
-        return ModuleProgram(sites, loss, graph, read=getattr(model, "device_batch", arrays_of)), state
+        options: dict[str, Any] = {"shown": shown_in(model, sites), "read": getattr(model, "device_batch", arrays_of)}
+        return ModuleProgram(sites, loss, graph, **options), state
     return TreeProgram(sites, loss, model[0]), model[1]
+
+
+def shown_in(model: nnx.Module | Applied, sites: Sites) -> tuple[str, ...]:
+    """Return the paths of sites whose layers show their probabilities, as those of headjax do."""
+    if not isinstance(model, nnx.Module):
+        return ()
+    return tuple(site.path for site in sites if isinstance(at_path(model, site.path), AttentionModule))
 
 
 def sites_of(model: nnx.Module | Applied) -> Sites:

@@ -12,10 +12,9 @@ from flax import nnx
 
 from headjax.core import history
 from headjax.heads import module_pruning, ordering
-from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId, named_heads, tied_heads
 from headjax.heads.ordering import Order
-from headjax.heads.surgery import LayerModule, map_attention
+from headjax.heads.surgery import LayerModule, map_attention, regroups
 from headjax.mesh.explicit import on_automatic_axes
 from headjax.models.model import Model
 from headjax.nn import CollaborativeAttention
@@ -69,16 +68,16 @@ def prune(model: M, heads: Iterable[HeadId | str], *, share: float | None = None
             names the head or the layer. Nothing is removed then.
     """
     chosen = heads if share is None else part_of(model, heads, share)
-    way: Any = on_automatic_axes(_prune) if isinstance(model, Model) else module_pruning.prune_module
-    pruned: M = way(model, chosen)
+    remove: Any = on_automatic_axes(_prune) if regroups(model) else module_pruning.prune_module
+    pruned: M = remove(model, chosen)
     return pruned
 
 
-def part_of(model: nnx.Module, order: Iterable[HeadId | str], share: float) -> Order:
+def part_of(model: Any, order: Iterable[HeadId | str], share: float) -> Order:
     """Return the heads of an order that make up a share of all, in numbers that the model can hold."""
-    if isinstance(model, Model):
+    if regroups(model):
         return ordering.part(model.config, order, share)
-    return module_pruning.part(find_sites(model), order, share)
+    return module_pruning.part(model, order, share)
 
 
 def _prune(model: Model, heads: Iterable[HeadId | str]) -> Model:

@@ -211,7 +211,7 @@ class SiteReader(Reader):
         for path, leads in program.calls(self._state, self.batches[0]).leads.items():
             if len(leads) > 1:
                 raise HeadjaxError(f"reconstruction: {path}: is called several times; it cannot be solved")
-            yield from (SiteMap(models, layer) for layer in layers_of([by_path[path]]))
+            yield from (SiteMap(models, layer) for layer in layers_of((by_path[path],)))
 
     def repaired(self) -> nnx.Module:
         return self._copy

@@ -217,7 +217,7 @@ def _changes(order: Sequence[Positions], output: np.ndarray, moments: np.ndarray
     return Change(weights.astype(np.float32), -mean @ weights)
 
 
-def _curve(found: Removals, effects: Sequence[float]) -> np.ndarray:
+def _curve(found: Removals, effects: np.ndarray) -> np.ndarray:
     """Return the effect of 0, 1, ... removals, set between the measured ones by error."""
     counts = [0, *_measured(len(found.order))]
     curve: np.ndarray = np.interp(found.errors, found.errors[counts], np.maximum.accumulate([0.0, *effects]))

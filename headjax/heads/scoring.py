@@ -126,7 +126,7 @@ def score_heads(
     """
     started = time.perf_counter()
     program, state = prepare(model, loss, compute)
-    named, at = _statistics(program.sites, statistics), filled(program.sites, gates)
+    named, at = _statistics(program, statistics), filled(program.sites, gates)
 
     def check(number: int, fetched: _Sums) -> None:
         _require_finite(program.sites, fetched.heads, number)
@@ -141,17 +141,16 @@ def score_heads(
     return Scores(values, float(total.loss / total.targets), int(total.examples), seconds)
 
 
-def _statistics(sites: Sites, asked: Sequence[str] | None) -> tuple[str, ...]:
+def _statistics(program: Program, asked: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of the statistics to take."""
-    shown = all(site.shows_contexts for site in sites)
+    others = [site.path for site in program.sites if site.path not in program.shown]
     if asked is None:
-        return tuple(STATISTICS) if shown else ()
+        return () if others else tuple(STATISTICS)
     for name in asked:
         if name not in STATISTICS:
             raise HeadjaxError(f"statistics: {unknown_name('statistic', name, STATISTICS)}")
-    if asked and not shown:
-        other = next(site.path for site in sites if not site.shows_contexts)
-        raise HeadjaxError(f"statistics: {asked[0]} needs probabilities, which {other} does not show; pass ()")
+    if asked and others:
+        raise HeadjaxError(f"statistics: {asked[0]} needs probabilities, which {others[0]} does not show; pass ()")
     return tuple(asked)
 
 
@@ -269,7 +268,7 @@ def _derivatives(program: Program, statistics: tuple[str, ...], state: Any, gate
             f"{missing.path}: the loss never calls its {missing.output or 'layer'}, so its gates do nothing"
         )
     reads = {site.path: jnp.zeros(site.shape) for site in program.sites}
-    shown = [site for site in program.sites if site.shows_contexts and len(leads[site.path]) == 2]
+    shown = [site for site in program.sites if site.path in program.shown and len(leads[site.path]) == 2]
     notes = {site.path: _no_notes(site, leads[site.path][0], statistics) for site in shown}
     options: dict[str, Any] = {"read": _positions, "statistics": statistics}
 

@@ -77,7 +77,7 @@ def attach(
     """Gate the sites of a copy of a model, which changes."""
     for site in sites:
         layer = at_path(model, site.path)
-        holder = layer if site.shows_contexts else at_path(layer, site.output)
+        holder: Any = layer if isinstance(layer, AttentionModule) else at_path(layer, site.output)
         cls: Any = type(holder)
         holder.__class__ = _gated_class(cls)
         holder.head_gate = HeadGate(gates[site.path] * UNIT)

@@ -61,7 +61,6 @@ class AttentionSite:
         ids: Numbers of the heads, of one layer or of all of them in turn; None counts from 0.
         first: Head stack and layer of the site's first layer, where the model names its heads by them.
         tied: Whether its layers share all parameters, which then have no axis of layers.
-        shows_contexts: Whether the layer computes contexts and their sum apart, as layers of headjax do.
     """
 
     heads: int
@@ -79,7 +78,6 @@ class AttentionSite:
     ids: tuple[int, ...] | None = None
     first: tuple[str, int] | None = None
     tied: bool = False
-    shows_contexts: bool = False
 
     def __post_init__(self) -> None:
         for name in ("query", "key", "fused", "sizes"):

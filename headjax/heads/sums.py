@@ -309,9 +309,8 @@ class BlockWalk:
                 blocks, options["diverged"] = [(teacher, None)], True
             here = LayerStep(blocks, self._states, self._compute, **options)
             if is_layer and blocks[0][1] is not None:
+                self.changed[teacher.stack, tied[0]] = here.changed
                 yield here
-                if here.changed:
-                    self.changed[teacher.stack, tied[0]] = here.changed
             left -= len(tied)
             self.diverged = here.diverged
             if left:

@@ -44,6 +44,11 @@ class LayerModule(NamedTuple):
         return module
 
 
+def regroups(model: nnx.Module) -> bool:
+    """Return whether layers of a model may differ in any way, since its config says what each is."""
+    return hasattr(getattr(model, "config", None), "with_layers")
+
+
 def attention_layers(model: Model) -> Iterator[LayerModule]:
     """Yield the attention layers, head stack after head stack."""
     for head_stack in model.config.attentions():

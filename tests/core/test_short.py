@@ -5,7 +5,7 @@ import pytest
 
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import LearnedGates
-from headjax.heads.reconstruction import LayerRepair, Reconstruction
+from headjax.heads.reconstruct import LayerRepair, Reconstruction
 from headjax.heads.scoring import DESCRIPTIONS, Scores
 from headjax.shrinking.choice import Choice, Table
 from headjax.shrinking.shrink import Point, Shrunk

@@ -1,7 +1,6 @@
 """Shrinking to a budget: costs are exact, damages those of the model, choices the best, and built as chosen."""
 
 import dataclasses
-import functools
 import importlib.util
 import itertools
 import json
@@ -15,7 +14,6 @@ from scipy.stats import spearmanr
 import headjax
 from headjax import Budget, HeadId, HeadjaxError
 from headjax.core.progress import silent
-from headjax.heads import sensitivity
 from headjax.heads.agreement import agreement
 from headjax.heads.reconstruction_order import held_back
 from headjax.heads.sensitivity import Sensitivity
@@ -23,8 +21,6 @@ from headjax.heads.surgery import map_attention, map_feed_forward, remove_layers
 from headjax.heads.units import count_units
 from headjax.hub.exporting import layout_of_export, to_huggingface
 from headjax.models import walk
-from headjax.shrinking import layers
-from headjax.shrinking import measure as forms
 from headjax.shrinking.build import build
 from headjax.shrinking.choice import NO_LAYER, Choice, Option, Table, choose, choose_if_any
 from headjax.shrinking.grid import Grid, Level
@@ -33,6 +29,7 @@ from headjax.shrinking.shrink import options_of
 from headjax.shrinking.story import Story
 from tests import tiny
 from tests.closeness import assert_close
+from tests.compiled import programs
 from tests.models.test_encoder import config as encoder
 from tests.models.test_encoder_decoder import t5
 from tests.selected import first
@@ -115,29 +112,12 @@ def test_damages_predict_the_change_of_the_output_of_the_whole_model(model, tabl
     assert spearmanr(predicted, measured).statistic > 0.9
 
 
-def test_neither_programs_nor_passes_grow_with_depth(monkeypatch):
-    """Twice the layers compile no more programs, and each is computed as often."""
-    places = (
-        (layers, "_products"), (forms, "_seen"), (sensitivity, "_products"), (sensitivity, "_pulled"), (walk, "_step")
-    )  # fmt: skip
-    functions, calls = [getattr(module, name) for module, name in places], []
-
-    def counted(function, *arguments):
-        calls.append(function)
-        return function(*arguments)
-
-    for (module, name), function in zip(places, functions, strict=True):
-        monkeypatch.setattr(module, name, functools.partial(counted, function))
-    found = {}
-    for depth in (2, 4):
-        calls.clear()
-        before = sum(function._cache_size() for function in functions)
+def test_programs_do_not_grow_with_depth():
+    grid, counts = dataclasses.replace(GRID, heads=(0.5,), cached=()), []
+    for depth in (2, 3, 6):
         whole = tiny.model(tiny.decoder_config(*(tiny.layer(),) * depth))
-        forms.measure(whole, BATCHES, dataclasses.replace(GRID, heads=(0.5,)), examples=32)
-        found[depth] = sum(function._cache_size() for function in functions) - before, len(calls) / depth
-    assert found[4][0] <= found[2][0]
-    assert found[4][1] <= 1.2 * found[2][1]
-    assert found[4][1] < 25 * len(BATCHES)
+        counts.append(programs(lambda whole=whole: measure(whole, BATCHES, grid, examples=32)))
+    assert 0 < counts[2] <= counts[1] + 2
 
 
 def test_what_others_can_stand_in_for_costs_nothing(model):

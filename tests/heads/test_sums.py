@@ -1,0 +1,82 @@
+"""Sums of products over batches: on a mesh those of one device, and programs as few as the layers' structures."""
+
+import jax
+import numpy as np
+import pytest
+
+import headjax
+from headjax.core.errors import ConfigError
+from headjax.mesh.mesh import MeshConfig
+from tests import tiny
+from tests.closeness import assert_close
+from tests.compiled import programs
+
+MASK = np.array([[1] * 8, [1] * 5 + [0] * 3] * 8)
+BATCHES = [tiny.tokens(16, 8, seed) | {"attention_mask": MASK} for seed in range(2)]
+REMOVED = ["decoder/0/3", "decoder/1/0"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.model(tiny.decoder_config())
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return MeshConfig(data=4, fsdp=2).build()
+
+
+def test_a_model_is_reconstructed_on_a_mesh_as_on_one_device(model, mesh):
+    alone = headjax.reconstruct(model, BATCHES, REMOVED, feed_forward=True)
+    with jax.set_mesh(mesh):
+        together = headjax.reconstruct(model, BATCHES, REMOVED, feed_forward=True)
+    assert (together.examples, together.tokens) == (alone.examples, alone.tokens) == (32, int(MASK.sum()) * 2)
+    for mine, other in zip(together.layers, alone.layers, strict=True):
+        assert (mine.name, mine.ridge, mine.unknowns) == (other.name, other.ridge, other.unknowns)
+        assert mine.held_out == pytest.approx(other.held_out, rel=1e-3)
+    for array in jax.tree.leaves(together.repaired.params):
+        assert len(array.devices()) == 1
+    assert_close(together.model(BATCHES[0]).logits, alone.model(BATCHES[0]).logits, sums=100 * tiny.SUMS)
+
+
+@pytest.mark.whole
+def test_a_model_is_ordered_calibrated_and_loses_units_on_a_mesh_as_on_one_device(model, mesh):
+    def studied():
+        order = headjax.reconstruction_order(model, BATCHES)
+        converted = headjax.convert(model, "latent:rank=6", batches=BATCHES)
+        return order, headjax.reconstruct(model, BATCHES, REMOVED, units=0.25), converted.errors
+
+    order, found, errors = studied()
+    with jax.set_mesh(mesh):
+        spread_order, spread_found, spread_errors = studied()
+    assert spread_order == order
+    assert spread_found.units == found.units
+    for mine, other in zip(spread_errors, errors, strict=True):
+        assert mine.logit_error == pytest.approx(other.logit_error, rel=1e-3)
+
+
+def test_a_batch_that_does_not_divide_over_the_mesh_is_an_error(model, mesh):
+    with jax.set_mesh(mesh), pytest.raises(ConfigError, match=r"^batch_size: 6 does not divide over 8 devices"):
+        headjax.reconstruct(model, [tiny.tokens(6, 8)], REMOVED)
+
+
+@pytest.mark.parametrize("name", ["reconstruct", "order"])
+def test_programs_do_not_grow_with_depth(name):
+    """A model of one layer more compiles what has the number of layers in its shape, and nothing for each layer."""
+    calls = {
+        "reconstruct": lambda model: headjax.reconstruct(model, BATCHES, REMOVED[:1], feed_forward=True),
+        "order": lambda model: headjax.reconstruction_order(model, BATCHES),
+    }
+    counts = []
+    for depth in (2, 3, 6):
+        whole = tiny.model(tiny.decoder_config(*[tiny.layer()] * depth))
+        counts.append(programs(lambda whole=whole: calls[name](whole)))
+    assert 0 < counts[2] <= counts[1] + 2
+
+
+def test_more_copies_of_the_same_examples_change_no_map(model):
+    """Sums over more tokens than are added in float32."""
+    few = headjax.reconstruct(model, BATCHES, REMOVED, ridges=(1e-3,))
+    many = headjax.reconstruct(model, BATCHES * 100, REMOVED, ridges=(1e-3,))
+    assert many.tokens == 100 * few.tokens > 16384
+    assert_close(many.model(BATCHES[0]).logits, few.model(BATCHES[0]).logits, sums=100 * tiny.SUMS)
