@@ -10,7 +10,6 @@ from headjax.models import EncoderConfig, VisionConfig
 from headjax.models.tasks import Classification, NoTask
 from headjax.nn import (
     CompressedAttention,
-    GatedAttention,
     GroupedAttention,
     Kind,
     LatentAttention,
@@ -54,12 +53,9 @@ ATTENTION = {
     ),
     "around others": (
         Kind(
-            GatedAttention,
-            inner=Kind(
-                CompressedAttention,
-                inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=TURNS),
-                rank=6,
-            ),
+            CompressedAttention,
+            inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=TURNS),
+            rank=6,
         ),
         Kind(CompressedAttention, inner=SHARED, rank=5),
     ),
