@@ -111,7 +111,7 @@ clean:
 $(VENV)/.core: EXTRAS :=
 $(VENV)/.part: EXTRAS := [test]
 $(VENV)/.test: EXTRAS := [test,data,sentencepiece,translation]
-$(VENV)/.parity: EXTRAS := [test,parity,sentencepiece]
+$(VENV)/.parity: EXTRAS := [test,parity,onnx,sentencepiece]
 $(VENV)/.docs: EXTRAS := [docs]
 $(VENV)/.dev: EXTRAS := [dev]
 
@@ -120,14 +120,10 @@ $(VENV)/.core $(VENV)/.part $(VENV)/.test $(VENV)/.parity $(VENV)/.docs $(VENV)/
 	@$(INSTALL) '.$(EXTRAS)'
 	@touch $@
 
-# Tunix asks for an older safetensors than headjax is tested with, and jax2onnx for an older Orbax; their models and graphs
-# need these packages alone. jax2onnx 0.13 does not know jax 0.12, with which Python 3.12 and later are tested.
+# Tunix asks for an older safetensors than headjax is tested with; its models need these packages alone.
 TUNIX := google-tunix==0.1.7 qwix==0.1.8 google-metrax==0.2.4 jaxtyping==0.3.11 wadler-lindig==0.1.8 perfetto==0.59.1 pandas==3.1.1
-ONNX := jax2onnx==0.13.0 onnx==1.23.2 onnx-ir==1.1.0 onnxruntime==1.32.0 equinox==0.13.8 flatbuffers protobuf
 $(VENV)/.tunix: $(VENV)/.parity
 	@$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt $(TUNIX)
-	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then \
-		$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt $(ONNX); fi
 	@touch $@
 
 # MaxText needs Python 3.12, and names every package of its environment: these are what its models and checkpoints import.

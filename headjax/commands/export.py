@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from headjax.commands.examples import MODEL
 from headjax.commands.options import CommandOptions, argument, option
@@ -28,8 +29,9 @@ class Options(CommandOptions):
         "LAYOUT",
     )
     family: str | None = option(None, "model_type (default: the one that the model came from, or that fits)", "TYPE")
-    length: Size | None = option(
-        None, "tokens of an example, for onnx (default: any number; of decoders and windows 128)"
+    length: Size | None = option(None, "tokens of an example, for onnx (default: any number)")
+    quantize: str | None = option(
+        None, "also write the onnx graph in int8 (AVX-512 with VNNI), int8:avx2 or int8:arm64", "KIND"
     )
     check: bool = option(False, "read the files again and compare outputs")
 
@@ -71,10 +73,11 @@ def run(options: Options, progress: Progress) -> Found:
         raise HeadjaxError("--length: needs --layout onnx")
     if options.check and options.layout == "maxtext":
         raise HeadjaxError("--check: what MaxText reads is not read here; use --layout native")
+    if options.quantize and options.layout != "onnx":
+        raise HeadjaxError("--quantize: needs --layout onnx")
     model = read_model(options.model)
-    exported = to_huggingface(
-        model, options.out, options.layout, family=options.family, length=options.length, progress=progress
-    )
+    chosen: dict[str, Any] = {"family": options.family, "length": options.length, "quantize": options.quantize}
+    exported = to_huggingface(model, options.out, options.layout, **chosen, progress=progress)
     if options.check and options.layout != "onnx":  # a graph is compared in any case
         exported = exported._replace(max_difference=max_difference(model, options.out))
     return Found(**exported._asdict(), directory=str(options.out))

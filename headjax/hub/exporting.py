@@ -27,7 +27,7 @@ from headjax.hub.families.remote import MODELING
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.layouts import LAYOUTS, Written, choose, first_family
-from headjax.hub.onnx import write_onnx
+from headjax.hub.onnx import QUANTIZED, quantize_onnx, write_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.sentences import without_sentences
@@ -49,6 +49,7 @@ def to_huggingface(
     *,
     family: str | Family | None = None,
     length: int | None = None,
+    quantize: str | None = None,
     progress: Progress = silent,
 ) -> Exported:
     """Write a directory that `transformers` loads: `config.json`, `model.safetensors` and tokenizer files.
@@ -69,7 +70,9 @@ def to_huggingface(
             removed heads, of those before. `maxtext` writes an Orbax checkpoint of equal layers and `maxtext.yml`.
         family: the family or its `model_type`, for `native` and `padded`; None is the family that the model came
             from, or the first that fits.
-        length: tokens of an example, for `onnx`; None is any number in encoders without windows, else 128.
+        length: tokens of an example, for `onnx`; None is any number.
+        quantize: also writes the graph of `onnx` in `int8`, for AVX-512 with VNNI; `int8:avx2` and `int8:arm64` are for
+            processors of these instructions.
         progress: shows what is written.
 
     Raises:
@@ -81,9 +84,14 @@ def to_huggingface(
         raise HeadjaxError(f"layout: {unknown_name('layout', layout, known)}")
     if family is not None and layout in ("remote", "onnx", "maxtext"):
         raise HeadjaxError(f"family: the layout {layout} has none")
+    if quantize is not None:
+        if layout != "onnx":
+            raise HeadjaxError("quantize: is for the layout onnx")
+        if quantize not in QUANTIZED:
+            raise HeadjaxError(f"quantize: {unknown_name('kind', quantize, QUANTIZED)}")
     declared.check(model.config.tensors(), model.params)
     if layout == "onnx":
-        return _export_onnx(model, directory, length)
+        return _export_onnx(model, directory, length, quantize)
     if layout == "maxtext":
         return _export_maxtext(model, directory)
     plain = without_sentences(model)
@@ -116,7 +124,7 @@ def _export(
     return entries
 
 
-def _export_onnx(model: Model, directory: str | Path, length: int | None) -> Exported:
+def _export_onnx(model: Model, directory: str | Path, length: int | None, quantize: str | None) -> Exported:
     """Write the directory of a graph, beside the config that most programs read."""
     described, plain = None, without_sentences(model)
     for layout in ("native", "padded", "remote"):
@@ -130,11 +138,17 @@ def _export_onnx(model: Model, directory: str | Path, length: int | None) -> Exp
         if described is not None:
             _write_config(folder, *described)
         differences.append(write_onnx(plain, folder, length))
+        if quantize is not None:
+            quantize_onnx(folder, quantize)
         write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout("onnx", EXPORTED))
     size = sum(size_of(file) for file in path_of(directory).glob(f"{ONNX}*"))
-    return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, differences[-1])
+    exported = Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, differences[-1])
+    if quantize is None:
+        return exported
+    name = QUANTIZED[quantize]
+    return exported._replace(notes=(f"{name}: {size_of(path_of(directory) / name) / 1e6:.0f} MB",))
 
 
 def _export_maxtext(model: Model, directory: str | Path) -> Exported:

@@ -75,7 +75,7 @@ def read_tokens(
     segments, present = batch.get(f"{side}segment_ids"), batch.get(f"{side}attention_mask")
     if present is not None:
         present = jnp.asarray(present)
-        if present.shape != tokens.shape:  # jax2onnx puts a function of its own in the place of jnp.shape
+        if present.shape != tokens.shape:
             shapes = f"{list(present.shape)}, the tokens have {list(tokens.shape)}"
             raise DataError(f"{side}attention_mask: has shape {shapes}")
         present = present.astype(bool)

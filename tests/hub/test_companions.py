@@ -80,7 +80,7 @@ def test_another_tokenizer_replaces_the_files_of_the_first(theirs, tmp_path):
 @pytest.mark.filterwarnings("default")
 def test_sentence_transformers_loads_the_graph_of_a_ragged_encoder(tmp_path, monkeypatch):
     monkeypatch.setenv("USE_TF", "0")
-    pytest.importorskip("jax2onnx")
+    pytest.importorskip("onnx")
     pytest.importorskip("optimum.onnxruntime", reason="needs optimum-onnx", exc_type=ImportError)
     sentence_transformers = pytest.importorskip("sentence_transformers")
     model = model_of(CONFIGS["bert"])

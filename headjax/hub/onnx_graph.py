@@ -1,0 +1,294 @@
+"""The ONNX graph of an encoder, a Vision Transformer, or a decoder without a cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, cast
+
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.core.serialize import kind_of
+from headjax.hub.onnx_attention import Tokens, attention
+from headjax.hub.onnx_nodes import BOOL, FLOAT, INT32, INT64, Graph, Node
+from headjax.hub.table import InexpressibleError
+from headjax.models.decoder import DecoderConfig
+from headjax.models.encoder import LARGEST, EncoderConfig
+from headjax.models.model import Model
+from headjax.models.tasks import DistilledClassification, MaskedLanguageModel, NoTask, Pretraining
+from headjax.models.tasks.task_output import LinearLogits
+from headjax.models.vision import VisionConfig
+from headjax.nn.embeddings import Positions, RelativePositionBias
+from headjax.nn.feed_forward import FeedForward
+from headjax.nn.layer import TransformerLayer
+from headjax.nn.outputs import Pooler
+from headjax.nn.residuals import BEFORE, Residual
+
+TOKEN, LAST = "token", 2**31 - 1
+
+
+def onnx_graph(model: Model, *, segmented: bool) -> Graph:
+    """Return the graph of `last_hidden_state` and, where a model has any, `logits`.
+
+    Its inputs are `pixel_values`, or `input_ids` and `attention_mask`, with `token_type_ids` if `segmented`.
+
+    Raises:
+        InexpressibleError: the graph has no form for a part of the model; the message names the part.
+    """
+    graph, config, parts = Graph(), model.config, cast(Any, model)
+    if isinstance(config, VisionConfig):
+        hidden = _stack(graph, parts.encoder, _patches(graph, model), Tokens())
+    elif isinstance(config, EncoderConfig | DecoderConfig):
+        x, tokens = _embedded(graph, model, segmented)
+        hidden = _stack(graph, parts.decoder if isinstance(config, DecoderConfig) else parts.encoder, x, tokens)
+    else:
+        raise InexpressibleError(f"layout onnx: is for encoders, decoders and images, not for {kind_of(config)} models")
+    logits = _logits(graph, model, hidden)
+    for name, tensor in {"last_hidden_state": hidden, "logits": logits}.items():
+        if tensor is not None:
+            graph.nodes.append(Node("Identity", (tensor,), (name,), "", {}))
+    return graph
+
+
+def _embedded(graph: Graph, model: Any, segmented: bool) -> tuple[str, Tokens]:
+    """Return what enters the stack, and the tokens as it reads them."""
+    config: Any = model.config
+    module: Any = model.embeddings
+    causal = isinstance(config, DecoderConfig)
+    positions = _positions(graph, module.positions, counts_mask=causal)
+    graph.initializers[TOKEN] = np.asarray(module.token[...], np.float32)
+    x = graph.op("Gather", TOKEN, "input_ids")
+    if module.scaled:
+        x = graph.times(x, math.sqrt(module.token.shape[-1]))
+    if module.position is not None:
+        rows = graph.op("Add", positions, graph.integer(module.positions.offset))
+        x = graph.op("Add", x, graph.op("Gather", graph.constant(module.position[...], name="position"), rows))
+    elif module.positions.kind != "none":
+        raise InexpressibleError(f"layout onnx: has no positions of the kind {module.positions.kind}")
+    if module.segment is not None:
+        table = graph.constant(module.segment[...], name="segment")
+        row = "token_type_ids" if segmented else graph.constant([[0]], np.int64)
+        x = graph.op("Add", x, graph.op("Gather", table, row))
+    if module.norm is not None:
+        x = graph.norm(module.norm, x)
+    if module.projection is not None:
+        x = graph.linear(x, module.projection[...], None if module.projection_bias is None else module.projection_bias)
+    relative = getattr(config, "position_bias", None) is not None
+    bias = _position_bias(graph, model.encoder.position_bias) if relative else None
+    allowed = _causal(graph) if causal or getattr(config, "causal", False) else None
+    cap = getattr(config, "attention_softcap", None)
+    return x, Tokens("attention_mask", positions, allowed, bias, cap)
+
+
+def _positions(graph: Graph, table: Positions, *, counts_mask: bool) -> str:
+    """Return the positions `[batch or 1, length]`."""
+    last = graph.integer(1)
+    if counts_mask:
+        counted = graph.op("Sub", graph.op("CumSum", "attention_mask", last), graph.integer(1))
+        return graph.op("Max", counted, graph.integer(0))
+    if table.kind == "learned_present":
+        padding = graph.op("Equal", "input_ids", graph.integer(table.offset - 1))
+        present = graph.op("Cast", graph.op("Not", padding), to=INT64)
+        counted = graph.op("Mul", graph.op("CumSum", present, last), present)
+        return graph.op("Sub", counted, graph.integer(1))
+    return graph.unsqueeze(_indices(graph), 0)
+
+
+def _indices(graph: Graph) -> str:
+    """Return 0, 1, ... of the length of the texts, `[length]`."""
+    length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), graph.ints(0))
+    return graph.op("Range", graph.integer(0), length, graph.integer(1))
+
+
+def _distances(graph: Graph) -> str:
+    """Return key index - query index, `[query, key]`."""
+    at, axes = _indices(graph), [graph.ints(axis) for axis in (0, 1)]
+    return graph.op("Sub", *(graph.op("Unsqueeze", at, axis) for axis in axes))
+
+
+def _causal(graph: Graph) -> str:
+    allowed = graph.op("LessOrEqual", _distances(graph), graph.integer(0))
+    return graph.unsqueeze(allowed, 0, 1)
+
+
+def _position_bias(graph: Graph, module: RelativePositionBias) -> str:
+    """Return the bias `[1, heads, query, key]`: buckets are equal beyond the largest distance, so a table holds all."""
+    far = module.config.max_distance
+    table = np.asarray(module.table[...])[np.asarray(module.bucket(jnp.arange(-far, far + 1)))]  # [distances, heads]
+    limits = [graph.integer(limit) for limit in (-far, far)]
+    near = graph.op("Add", graph.op("Clip", _distances(graph), *limits), graph.integer(far))
+    bias = graph.op("Gather", graph.constant(table.T, name="position_bias"), near, axis=1)  # [heads, query, key]
+    return graph.unsqueeze(bias, 0)
+
+
+def _patches(graph: Graph, model: Any) -> str:
+    """Return the tokens and patches of images `[batch, length, width]`."""
+    module: Any = model.patches
+    kernel = np.moveaxis(np.asarray(module.kernel[...]), -1, 0)  # [width, channels, patch, patch]
+    width, _, *sides = kernel.shape
+    bias = () if module.bias is None else (graph.constant(module.bias[...]),)
+    grid = graph.op("Conv", "pixel_values", graph.constant(kernel, name="patches"), *bias, strides=sides)
+    patches = graph.op("Transpose", graph.reshape(grid, 0, width, -1), perm=[0, 2, 1])
+    tokens = [token[...] for token in (module.class_token, module.distillation_token) if token is not None]
+    batch = graph.op("Shape", "pixel_values", start=0, end=1)
+    shape = graph.op("Concat", batch, graph.ints(len(tokens), width), axis=0)
+    first = graph.op("Expand", graph.constant(np.stack(tokens)[None]), shape)
+    x = graph.op("Add", graph.op("Concat", first, patches, axis=1), graph.constant(module.position[...][None]))
+    return x if module.norm is None else graph.norm(module.norm, x)
+
+
+def _stack(graph: Graph, stack: Any, x: str, tokens: Tokens) -> str:
+    """Return the output of a stack's layers, normalised if it has a final norm."""
+    for group in stack.config.groups:
+        for number, layer in enumerate(group.each(getattr(stack, group.name)), start=group.start):
+            x = _layer(graph, layer, x, _of_layer(graph, stack, number, tokens))
+    return x if stack.final_norm is None else graph.norm(stack.final_norm, x)
+
+
+def _of_layer(graph: Graph, stack: Any, number: int, tokens: Tokens) -> Tokens:
+    """Return the tokens as a layer sees them: through its window, with the position bias of the heads that it has."""
+    layer, bias, allowed = stack.config.layers[number], tokens.bias, tokens.allowed
+    if bias is not None and layer.attention.ids != tuple(range(stack.position_bias.config.num_heads)):
+        bias = graph.op("Gather", bias, graph.integer(layer.attention.ids), axis=1)
+    if layer.window is not None:
+        away = graph.op("Abs", _distances(graph))
+        near = graph.op("Less", away, graph.integer(layer.window))
+        near = graph.unsqueeze(near, 0, 1)
+        allowed = near if allowed is None else graph.op("And", allowed, near)
+    return dataclasses.replace(tokens, bias=bias, allowed=allowed)
+
+
+def _layer(graph: Graph, layer: TransformerLayer, x: str, tokens: Tokens) -> str:
+    entered = x
+    for slot in layer.slots:
+        residual: Residual = getattr(layer, f"{slot}_residual")
+        inputs = entered if residual.kind == "parallel_norm" else x
+        if residual.kind in BEFORE and residual.norm is not None:
+            inputs = graph.norm(residual.norm, inputs)
+        module: Any = getattr(layer, slot)
+        outputs = (
+            _feed_forward(graph, module, inputs)
+            if slot == "feed_forward"
+            else attention(module, graph, inputs, inputs, tokens)
+        )
+        x = _joined(graph, residual, x, outputs)
+    return x
+
+
+def _joined(graph: Graph, residual: Residual, x: str, outputs: str) -> str:
+    """Return the stream after a sub-layer, see `Residual.join`."""
+    if residual.after is not None:
+        return graph.op("Add", x, graph.norm(residual.after, outputs))
+    shortcut, branch = residual.factors()
+    total = graph.op("Add", graph.times(x, np.asarray(shortcut)), graph.times(outputs, np.asarray(branch)))
+    return total if residual.kind in BEFORE else graph.norm(residual.norm, total)
+
+
+def _feed_forward(graph: Graph, module: FeedForward, x: str) -> str:
+    """Return phi(x W_1 + b_1) W_2 + b_2, see `FeedForward`."""
+    if module.hidden == 0:
+        return graph.nothing(x, module.down_bias)
+    inner = graph.linear(x, module.up[...], module.up_bias, "up")
+    if module.gate is None:
+        inner = graph.activation(module.activation, inner)
+    else:
+        gate = graph.linear(x, module.gate[...], module.gate_bias, "gate")
+        inner = graph.op("Mul", graph.activation(module.activation, gate), inner)
+    return graph.linear(inner, module.down[...], module.down_bias, "down")
+
+
+def _logits(graph: Graph, model: Any, hidden: str) -> str | None:
+    """Return the logits of a model's task; None where it has none."""
+    config, output = model.config, model.output
+    task: Any = getattr(config, "task", None)
+    if isinstance(task, NoTask):
+        return None
+    if task is None:
+        logits = _over_vocabulary(graph, model, hidden, output.kernel, output.bias)
+        return logits if output.softcap is None else graph.capped(logits, output.softcap)
+    if isinstance(task, DistilledClassification):
+        maps = getattr(output, "class"), output.distillation
+        both = [graph.linear(_token(graph, hidden, i), one.kernel[...], one.bias) for i, one in enumerate(maps)]
+        return graph.times(graph.op("Add", *both), 0.5)
+    states, pooled = _features(graph, model, hidden, needs_pooler=task.needs_pooler)
+    if isinstance(task, MaskedLanguageModel | Pretraining):
+        masked = output.masked if isinstance(task, Pretraining) else output
+        inner = graph.linear(states, masked.transform[...], masked.transform_bias)
+        inner = graph.norm(masked.norm, graph.activation(masked.config.activation, inner))
+        return _over_vocabulary(graph, model, inner, None, masked.bias)
+    if not isinstance(output, LinearLogits):
+        raise InexpressibleError(f"layout onnx: has no task output of the kind {kind_of(task)}")
+    return graph.linear(pooled if task.needs_pooler else states, output.kernel[...], output.bias)
+
+
+def _over_vocabulary(graph: Graph, model: Any, x: str, kernel: Any, bias: Any) -> str:
+    """Return logits of all tokens, by the token embeddings where there is no kernel."""
+    if kernel is not None:
+        return graph.linear(x, kernel[...], bias, "vocabulary")
+    logits = graph.op("MatMul", x, graph.op("Transpose", TOKEN, perm=[1, 0]))
+    return logits if bias is None else graph.op("Add", logits, graph.constant(bias[...]))
+
+
+def _features(graph: Graph, model: Any, hidden: str, *, needs_pooler: bool) -> tuple[str, str]:
+    """Return the states of the tokens and the pooled vector that a task reads."""
+    config: Any = model.config
+    if isinstance(config, VisionConfig):
+        pooled = _token(graph, hidden, 0)
+        pooled = _pooled(graph, model.pooler, pooled) if config.pooler is not None else pooled
+        pooled = graph.norm(model.pooled_norm, pooled) if config.pooled_norm else pooled
+        if config.patch_mean:
+            start, stop, axis = (graph.ints(number) for number in (1 + config.distillation_token, LAST, 1))
+            patches = graph.op("ReduceMean", graph.op("Slice", hidden, start, stop, axis), axis, keepdims=0)
+            pooled = graph.op("Concat", pooled, patches, axis=1)
+        return hidden, pooled
+    if isinstance(config, DecoderConfig):
+        return hidden, _at(graph, hidden, _last_token(graph, config)) if needs_pooler else hidden
+    if config.end_token is not None:
+        marks = "input_ids"
+        if config.end_token != LARGEST:
+            marks = graph.op("Cast", graph.op("Equal", marks, graph.integer(config.end_token)), to=INT32)
+        return hidden, _at(graph, hidden, graph.op("ArgMax", marks, axis=1, keepdims=0))
+    if config.pooler is None:
+        return hidden, hidden
+    if config.pooler_reads == "tokens":
+        states = _pooled(graph, model.pooler, hidden)
+        return states, _token(graph, states, 0)
+    read = _token(graph, hidden, 0) if config.pooler_reads == "first" else _mean(graph, hidden)
+    return hidden, _pooled(graph, model.pooler, read)
+
+
+def _pooled(graph: Graph, pooler: Pooler, x: str) -> str:
+    """Return norm(phi(x W + b)), see `Pooler`."""
+    x = graph.activation(pooler.activation, graph.linear(x, pooler.kernel[...], pooler.bias, "pooler"))
+    return x if pooler.norm is None else graph.norm(pooler.norm, x)
+
+
+def _token(graph: Graph, hidden: str, number: int) -> str:
+    """Return the states of one token, `[batch, width]`."""
+    return graph.op("Gather", hidden, graph.integer(number), axis=1)
+
+
+def _mean(graph: Graph, hidden: str) -> str:
+    """Return the mean of the tokens that are no padding, `[batch, width]`."""
+    shown = graph.op("Cast", "attention_mask", to=FLOAT)
+    total = graph.op("MatMul", graph.unsqueeze(shown, 1), hidden)
+    count = graph.op("ReduceSum", shown, graph.ints(1), keepdims=1)
+    sums = graph.op("Squeeze", total, graph.ints(1))
+    return graph.op("Div", sums, graph.op("Max", count, graph.constant(1.0)))
+
+
+def _last_token(graph: Graph, config: DecoderConfig) -> str:
+    """Return where the last token of each example is that is no padding, `[batch]`."""
+    shown = graph.op("Cast", "attention_mask", to=BOOL)
+    if config.padding_token is not None:
+        padding = graph.op("Equal", "input_ids", graph.integer(config.padding_token))
+        shown = graph.op("And", shown, graph.op("Not", padding))
+    places = graph.op("Where", shown, _indices(graph), graph.integer(0))
+    return graph.op("ReduceMax", places, graph.ints(1), keepdims=0)
+
+
+def _at(graph: Graph, hidden: str, places: str) -> str:
+    """Return the state at a place of each example, `[batch, width]`."""
+    rows = graph.unsqueeze(places, 1)
+    return graph.op("GatherND", hidden, rows, batch_dims=1)

@@ -1,0 +1,107 @@
+"""Nodes of an ONNX graph: plain `MatMul`s on initializers, which quantisers and the fusions of runtimes look for."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headjax.nn.norms import LayerNorm, Normalisation
+
+FLOAT, INT32, INT64, BOOL = 1, 6, 7, 9  # numbers of ONNX's `DataType`
+MICROSOFT = "com.microsoft"  # domain of onnxruntime's own operators
+SMALL = 4096  # numbers of a constant that is shared, so that runtimes see equal nodes
+
+
+class Node(NamedTuple):
+    """An operation."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    domain: str
+    attributes: dict[str, Any]
+
+
+class Graph:
+    """Nodes and initializers; every tensor goes by its name."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.initializers: dict[str, np.ndarray] = {}
+        self._small: dict[Any, str] = {}
+        self._numbers = itertools.count()
+
+    def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """Add a node; return the name of its output."""
+        output = f"{kind}_{next(self._numbers)}"
+        self.nodes.append(Node(kind, inputs, (output,), domain, attributes))
+        return output
+
+    def constant(self, value: Any, dtype: Any = np.float32, name: str = "constant") -> str:
+        """Add an initializer; equal small ones are one."""
+        array = np.asarray(value, dtype)
+        key = f"{name}_{next(self._numbers)}"
+        if array.size <= SMALL:
+            key = self._small.setdefault((array.dtype, array.shape, array.tobytes()), key)
+        if key not in self.initializers:
+            self.initializers[key] = array
+        return key
+
+    def linear(self, x: str, kernel: Any, bias: Any = None, name: str = "weight") -> str:
+        """X W + b of a kernel `[inputs, ...]`, whose other axes become one."""
+        matrix = np.asarray(kernel, np.float32).reshape(kernel.shape[0], -1)
+        product = self.op("MatMul", x, self.constant(matrix, name=name))
+        return product if bias is None else self.op("Add", product, self.constant(np.ravel(bias), name=f"{name}_bias"))
+
+    def reshape(self, x: str, *shape: int) -> str:
+        """Reshape; 0 keeps an axis."""
+        return self.op("Reshape", x, self.ints(*shape))
+
+    def unsqueeze(self, x: str, *axes: int) -> str:
+        """Add axes of size 1."""
+        return self.op("Unsqueeze", x, self.ints(*axes))
+
+    def heads_first(self, x: str) -> str:
+        """`[batch, length, heads, size]` to `[batch, heads, length, size]`, and back."""
+        return self.op("Transpose", x, perm=[0, 2, 1, 3])
+
+    def ints(self, *numbers: int) -> str:
+        """Add a list of integers."""
+        return self.constant(numbers, np.int64)
+
+    def integer(self, number: int) -> str:
+        """Add an integer."""
+        return self.constant(number, np.int64)
+
+    def nothing(self, x: str, bias: Any) -> str:
+        """Return the output of a sub-layer without heads or units: its bias, or zeros."""
+        zeros = self.op("Mul", x, self.constant(0.0))
+        return zeros if bias is None else self.op("Add", zeros, self.constant(bias[...]))
+
+    def capped(self, logits: str, cap: float) -> str:
+        """Return c * tanh(logits / c)."""
+        return self.times(self.op("Tanh", self.times(logits, 1.0 / cap)), cap)
+
+    def times(self, x: str, factor: Any) -> str:
+        """Multiply by a constant, unless it is 1."""
+        return x if np.ndim(factor) == 0 and float(factor) == 1.0 else self.op("Mul", x, self.constant(factor))
+
+    def norm(self, module: Normalisation, x: str) -> str:
+        """Normalise over the last axis."""
+        gain, epsilon = self.constant(module.gain(), name="scale"), module.config.epsilon
+        if isinstance(module.config, LayerNorm):
+            bias = () if module.bias is None else (self.constant(module.bias[...], name="scale_bias"),)
+            return self.op("LayerNormalization", x, gain, *bias, axis=-1, epsilon=epsilon)
+        squares = self.op("ReduceMean", self.op("Mul", x, x), self.ints(-1), keepdims=1)
+        root = self.op("Sqrt", self.op("Add", squares, self.constant(epsilon)))
+        return self.op("Mul", self.op("Div", x, root), gain)
+
+    def activation(self, name: str, x: str) -> str:
+        """Apply an activation of `headjax.nn.feed_forward.ACTIVATIONS`."""
+        if name in ("gelu", "gelu_tanh"):
+            return self.op("Gelu", x, approximate="tanh" if name == "gelu_tanh" else "none")
+        if name in ("silu", "quick_gelu"):
+            return self.op("Mul", x, self.op("Sigmoid", self.times(x, 1.702 if name == "quick_gelu" else 1.0)))
+        return self.op({"relu": "Relu", "tanh": "Tanh"}[name], x)
