@@ -191,7 +191,8 @@ def solve(products: Products, start: CP, solver: Solver) -> Fit:
         return (count < solver.sweeps) & ~stalled
 
     start = start.balanced()
-    one, large = jnp.ones(()), jnp.asarray(1e30)
+    dtype = start.left.dtype
+    one, large = jnp.ones((), dtype), jnp.asarray(1e30, dtype)
     state = _State(
         best=start,
         point=start,
@@ -199,7 +200,7 @@ def solve(products: Products, start: CP, solver: Solver) -> Fit:
         size=large,
         momentum=one,
         proximal=one * _PROXIMAL,
-        errors=jnp.full((solver.sweeps,), jnp.inf),
+        errors=jnp.full((solver.sweeps,), jnp.inf, dtype),
         sweeps=jnp.zeros((), jnp.int32),
     )
     state = jax.lax.while_loop(unfinished, step, state)
@@ -209,7 +210,7 @@ def solve(products: Products, start: CP, solver: Solver) -> Fit:
 def _against(new: CP, point: CP, best: CP) -> jax.Array:
     """Return whether the step from the extrapolated point opposes the step from the best one."""
     products = jax.tree.map(lambda n, p, b: ((n - p) * (n - b)).sum(), new, point, best)
-    return sum(products, jnp.zeros(())) < 0.0
+    return products.left + products.mixing + products.right < 0.0
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

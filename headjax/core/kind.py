@@ -26,13 +26,14 @@ class Kind:
         options: every option by its name, defaults written out.
 
     Raises:
-        ConfigError: an option is unknown, missing, or has a value that cannot be used.
+        ConfigError: `of` is no class, or an option is unknown, missing, or has a value that cannot be used.
     """
 
     of: Any
     options: Mapping[str, Any]
 
     def __init__(self, of: Any, /, **options: Any) -> None:
+        require(isinstance(of, type), "of", f"must be a class, such as headjax.MultiHeadAttention, got {of!r}")
         known, values = options_of(of), dict[str, Any]()
         for name in options:
             if name not in known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,11 @@ from headjax.report.tables import Column, Table
 
 def report_heads(
     model: nnx.Module | Applied,
-    batches: Sequence[Any],
+    batches: Iterable[Any],
     out: str | os.PathLike[str],
     *,
     loss: Loss | None,
-    held_out: Sequence[Any] | None = None,
+    held_out: Iterable[Any] | None = None,
     orders: Sequence[str] = ("importance_layer", "fisher", "random"),
     percentages: Sequence[int] = PERCENTAGES,
     seeds: int = 3,
@@ -69,9 +69,10 @@ def report_heads(
     """
     started = time.perf_counter()
     program, state = prepare(model, loss)
+    batches = list(batches)
     with progress("scoring", len(batches), "batch") as bar:
         scores = score_heads(model, batches, loss=loss, progress=bar)
-    judged = batches if held_out is None else held_out
+    judged = batches if held_out is None else list(held_out)
     curves = {
         name: list(_curve(program, state, judged, _orders(name, model, batches, loss, scores, seeds), percentages))
         for name in orders

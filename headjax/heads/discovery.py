@@ -197,6 +197,8 @@ def _found(model: nnx.Module) -> Iterator[AttentionSite]:
                 f"{path}: {str(error).removeprefix(f'{path}: ')}; say where its heads lie: "
                 f"headjax.register_attention({type(layer).__qualname__}, view)"
             ) from None
+        if any("." in str(part) for part in parts):
+            raise HeadjaxError(f"{path}: a dot separates names in a path, so no attribute or key may have one in its name")
         yield site
 
 

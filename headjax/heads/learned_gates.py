@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -173,7 +173,7 @@ def relaxed_top_k(r: jax.Array, count: int, temperature: jax.Array | float) -> j
 
 def learn_gates(
     model: nnx.Module | Applied,
-    batches: Sequence[Any],
+    batches: Iterable[Any],
     distribution: GateDistribution,
     *,
     steps: int,
@@ -209,6 +209,7 @@ def learn_gates(
         DataError: There are no batches.
         HeadjaxError: The loss is not finite, more heads are to be kept than there are, or as for `score_heads`.
     """
+    batches = list(batches)
     if not batches:
         raise DataError("batches: there is no example to learn gates on")
     program, params = prepare(model, loss, compute)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from flax import nnx
@@ -72,7 +72,7 @@ class OrderConfig(Checked):
 
 def order_heads(
     model: nnx.Module | Applied,
-    batches: Sequence[Any],
+    batches: Iterable[Any],
     by: str | OrderConfig = "importance_layer",
     *,
     count: int = 0,
@@ -128,7 +128,7 @@ def order_heads(
 
 def _values(
     model: Any,
-    batches: Sequence[Any],
+    batches: Iterable[Any],
     config: OrderConfig,
     stacks: Sequence[str],
     kept: int,

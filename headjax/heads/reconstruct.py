@@ -87,7 +87,7 @@ class Reconstruction(NamedTuple):
 
 def reconstruct(
     model: nnx.Module,
-    batches: Sequence[Any],
+    batches: Iterable[Any],
     removed: Iterable[HeadId | str],
     *,
     share: float | None = None,
@@ -147,6 +147,7 @@ def reconstruct(
         DataError: There are no batches, fewer than two examples, or no tokens.
         ConfigError: A batch does not divide over the mesh.
     """
+    batches = list(batches)
     if not batches:
         raise DataError("batches: there is no example to calibrate on")
     gone = tuple(removed if share is None else part_of(model, removed, share))

@@ -74,7 +74,7 @@ def layer_removals(moments: np.ndarray, output: np.ndarray, groups: Sequence[Pos
 
 def reconstruction_order(
     model: nnx.Module,
-    batches: Sequence[Any],
+    batches: Iterable[Any],
     *,
     stacks: Iterable[str] | None = None,
     whole_groups: bool = False,
@@ -119,6 +119,7 @@ def reconstruction_order(
         DataError: There are no batches.
         ConfigError: A batch does not divide over the mesh.
     """
+    batches = list(batches)
     if not batches:
         raise DataError("batches: there is no example to order heads by")
     reader, options = reader_for(model, loss), {} if loss is None else {"loss": loss}

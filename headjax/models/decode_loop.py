@@ -144,7 +144,7 @@ def _chosen(settings: Settings, loop: Loop, logits: jax.Array, key: jax.Array) -
     return loop._replace(
         step=loop.step + 1,
         tokens=jax.lax.dynamic_update_slice_in_dim(loop.tokens, token[:, None], loop.step, axis=1),
-        lengths=loop.lengths + running,
+        lengths=loop.lengths + running.astype(jnp.int32),
         log_probability=loop.log_probability + jnp.where(running, logit - jax.nn.logsumexp(logits, axis=-1), 0.0),
         finished=loop.finished | ended,
     )
