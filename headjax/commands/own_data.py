@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any, NamedTuple, get_args
 
 from headjax.commands.examples import by_field
 from headjax.commands.own_files import LabelTask, OwnFiles, OwnTask
-from headjax.core.class_names import ClassIndex, tell_nothing
+from headjax.core.class_names import ClassIndex, is_missing, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.config import DataConfig, Opened
 from headjax.data.forms import Form, ImageForm, LabelledForm, MultiLabelForm, QuestionForm, SimilarityForm, TagForm
+from headjax.data.forms.labelled import finite
 from headjax.data.recognise import first_file, named_task, recognise, table_columns
 from headjax.data.registry import TASKS
 from headjax.data.tables import header, is_table
@@ -142,8 +144,19 @@ def _output(model: Model, opened: Opened, path: str) -> TaskOutput | None:
             raise DataError(f"{path}: all labels are {classes[0]!r}; a classification needs two classes")
     if isinstance(own, Regression) and own.outputs != 1:
         return wanted
+    if isinstance(own, Regression) and own.activation and isinstance(wanted, Regression):
+        _check_shares(opened, path)
     same = type(own) is type(wanted) and (not classes or _has_names(model, classes))
     return None if same else wanted
+
+
+def _check_shares(opened: Opened, path: str) -> None:
+    """Check the labels of a model whose numbers are those of a sigmoid."""
+    for row in itertools.chain.from_iterable(source.rows() for source in opened.rows.values()):
+        label = row.values["label"]
+        if not is_missing(label, numbers=True) and not 0.0 <= finite(row.place, label) <= 1.0:
+            scale = f"the label {label} is not between 0 and 1 as the model's numbers are (activation_fn Sigmoid)"
+            raise DataError(f"{row.place}: {scale}; divide the labels of {path} by the largest one")
 
 
 def _wanted(form: Form) -> TaskOutput | None:

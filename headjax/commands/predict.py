@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -106,17 +108,19 @@ def _cell(value: Any) -> str:
 
 
 def _as_tsv(found: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table with a column for each class; tabs and line ends in texts become spaces."""
+    """Return a table with a column for each class; tabs and line ends become spaces, quotation marks quoted."""
     rows = [
         {name: value for name, value in row.items() if name != "probabilities"}
         | {f"p({name})": value for name, value in row.get("probabilities", {}).items()}
         for row in found
     ]
-    lines = ["\t".join(rows[0])]
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
+    writer.writerow(rows[0])
     for row in rows:
         cells = (one if isinstance(one, str) else json_text(one, ensure_ascii=False) for one in row.values())
-        lines.append("\t".join(" ".join(cell.split()) for cell in cells))
-    return "\n".join(lines) + "\n"
+        writer.writerow([" ".join(cell.split()) for cell in cells])
+    return text.getvalue()
 
 
 def _as_lines(found: Sequence[Mapping[str, Any]]) -> str:

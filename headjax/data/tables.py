@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import itertools
 import json
 import math
 import re
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,8 +54,9 @@ def table_rows(path: str | Path, columns: Columns, *, lists: Collection[str] = (
     """Yield the rows of a table, all values as text, those of the fields `lists` as tuples of texts.
 
     Formats are known by suffix, those of text also with `.gz`. `.csv` has commas between cells, or if there are none in
-    its first line semicolons or tabs; cells may be quoted. `.tsv` and `.txt` have tabs and no quotes. `.json` is one
-    array of objects, `.jsonl` has an object per line; `.arrow` is a file of the library `datasets`. Text is UTF-8.
+    its first line semicolons or tabs; cells may be quoted. `.tsv` and `.txt` have tabs; their cells are quoted if every
+    one that begins with a quotation mark is. `.json` is one array of objects, `.jsonl` has an object per line; `.arrow`
+    is a file of the library `datasets`. Text is UTF-8.
     """
     file, wanted = source_of(path), [*dict.fromkeys(columns.values())]
     with _opened(file, wanted) as (names, rows):
@@ -114,18 +117,46 @@ def _opened(file: Path, wanted: list[str] | None = None) -> Iterator[Table]:
 
 def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of every row that is not blank, with its number."""
-    lines, number = read_lines(file), 0
-    rows: Iterator[list[str]] = (line.removesuffix("\n").split("\t") for line in lines)
+    lines, number, delimiter = read_lines(file), 0, "\t"
     if suffix_of(file) == ".csv":
         first = re.sub('"[^"]*"', "", next(line for line in read_lines(file) if line.strip("\n")))
-        csv.field_size_limit(CELL)
-        rows = csv.reader(lines, delimiter=next((one for one in ",;\t" if one in first), ","), strict=True)
+        delimiter = next((one for one in ",;\t" if one in first), ",")
+    if suffix_of(file) == ".csv" or _is_quoted(file, _modified(file)):
+        rows = _quoted_rows(lines, delimiter)
+    else:
+        rows = (line.removesuffix("\n").split(delimiter) for line in lines)
     try:
         for number, cells in enumerate(rows, start=1):
             if cells not in ([], [""]):
                 yield number, cells
     except csv.Error as error:
         raise DataError(f"{file}: row {number + 1}: {error}; is a quotation mark left open?") from None
+
+
+def _quoted_rows(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
+    csv.field_size_limit(CELL)
+    return csv.reader(lines, delimiter=delimiter, strict=True)
+
+
+@functools.lru_cache(maxsize=64)
+def _is_quoted(file: Path, modified: float) -> bool:
+    """Return whether every cell between tabs that begins with a quotation mark is a quoted one, and say so."""
+    if not any(line.startswith('"') or '\t"' in line for line in read_lines(file)):
+        return False
+    try:
+        quoted = all(isinstance(cells, list) for cells in _quoted_rows(read_lines(file), "\t"))
+    except csv.Error:
+        quoted = False
+    meaning = "enclose cells, as pandas and R write them" if quoted else "are text, since not all of them enclose cells"
+    warnings.warn(f"{file}: quotation marks {meaning}", UserWarning, stacklevel=2)
+    return quoted
+
+
+def _modified(file: Path) -> float:
+    """Return the time of a file's last change, on disk or in a bucket."""
+    with reading(file):
+        found: Any = file.stat()
+    return float(found.mtime if hasattr(found, "mtime") else found.st_mtime)
 
 
 def _named(
@@ -136,9 +167,7 @@ def _named(
     for number, cells in rows:
         none = False
         if len(cells) != len(names):
-            quoted = suffix_of(file) != ".csv" and any('"' in cell for cell in cells)
-            hint = "; rename the file to .csv if its cells are quoted" if quoted else ""
-            raise DataError(f"{file}: row {number}: {len(cells)} cells where others have {len(names)}{hint}")
+            raise DataError(f"{file}: row {number}: {len(cells)} cells where others have {len(names)}")
         yield number, dict(zip(names, cells, strict=True))
     if none:
         raise DataError(f"{file}: no rows")

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.errors import ConfigError, DataError, HeadjaxError, require
 from headjax.data.config import DataConfig
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, SimilarityForm, TranslationForm
+from headjax.data.forms.images import FILE
 from headjax.data.recognise import first_file, labelled_form, named_task, table_columns
 from headjax.data.registry import PAIR_COLUMNS, TASKS
 from headjax.data.store import is_prepared
@@ -21,6 +22,7 @@ from headjax.models.config import ModelConfig
 from headjax.models.model import Model
 from headjax.models.tasks import MultiLabel, Regression, SentenceSimilarity
 from headjax.models.tasks.classification import names_or_numbers
+from headjax.models.vision import VisionConfig
 from headjax.storage.hub import source_of
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -136,9 +138,7 @@ def fitted(config: DataConfig, request: Request, usual: int = LENGTH) -> DataCon
     """Return data with the length of an example, the classes and the size of images of a model."""
     model, spec = request.model, config.named.spec
     if isinstance(spec.form, ImageForm):
-        side: int | None = getattr(model.config, "image_size", None)
-        size = {"size": side} if spec.own and side is not None else {}
-        return dataclasses.replace(config, form=size).for_files(model.files)
+        return _sized(dataclasses.replace(config, form={}).for_files(model.files), model.config)
     if spec.name == "wikitext2":
         context = protocol(config.named.path)[1].context or request.asked_length
         length = request._replace(asked_length=context).length(CONTEXT, "context")
@@ -147,6 +147,18 @@ def fitted(config: DataConfig, request: Request, usual: int = LENGTH) -> DataCon
     form = {"packed": False} if isinstance(spec.form, TranslationForm) else {}
     config = dataclasses.replace(config, length=length, form=form).for_classes(names_or_numbers(model.config))
     return prompted(config, model.config)
+
+
+def _sized(config: DataConfig, model: ModelConfig) -> DataConfig:
+    """Return data whose images have the size that the model's files make, or without those the model's own."""
+    if not isinstance(model, VisionConfig):
+        return config
+    side = config.preprocessing.get("size")
+    if side is None:
+        return dataclasses.replace(config, form={"size": model.image_size} if config.named.spec.own else {})
+    if side != model.image_size and not model.resized:
+        raise ConfigError(f"{FILE}: images of {side} pixels a side, but the model reads {model.image_size} alone")
+    return config
 
 
 def prompted(config: DataConfig, model: ModelConfig) -> DataConfig:

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from headjax.hub.sentences import PIPELINE, pipeline_files, write_maps
+from headjax.hub.sentences import MODULES, PIPELINE, pipeline_files, transformer_folder, write_maps
 from headjax.models.model import Model
 from headjax.tokenizers.files import CONFIG_FILE, FILES, MODEL_FILE, read_tokenizer, write_tokenizer
 from headjax.tokenizers.tokenizer import TARGET_FILE
@@ -36,7 +36,12 @@ def read_companions(folder: Path) -> dict[str, bytes]:
         place = folder / name
         files = sorted(file for file in place.glob("*.j*") if place.is_dir()) or [place]
         found |= {file.relative_to(folder).as_posix(): file.read_bytes() for file in files if file.is_file()}
-    return found
+    inner = transformer_folder(folder)
+    if inner == folder:
+        return found
+    first, *others = json.loads(found[MODULES])
+    flat = json.dumps([{**first, "path": ""}, *others], indent=2) + "\n"  # as an export writes it
+    return {**found, **read_companions(inner), MODULES: flat.encode()}
 
 
 def write_companions(model: Model, folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 from headjax.core.progress import Progress, silent
 from headjax.hub.exporting import to_huggingface
 from headjax.hub.importing import config_of, from_huggingface
-from headjax.hub.sentences import MODULES
+from headjax.hub.sentences import MODULES, is_cross_encoder, transformer_folder
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
 from headjax.models.directory import ModelFolder
@@ -22,9 +22,8 @@ Kind = Literal["headjax", "huggingface"]
 
 def kind_of_directory(path: str | Path) -> Kind:
     """Return whose directory it is; one that cannot be told is headjax's, whose reader says what is wrong with it."""
-    file = source_of(path) / "config.json"
     try:
-        fields = json.loads(file.read_bytes())
+        fields = json.loads((transformer_folder(source_of(path)) / "config.json").read_bytes())
     except (OSError, ValueError, RecursionError):
         return "headjax"
     return "huggingface" if isinstance(fields, dict) and "model_type" in fields else "headjax"
@@ -57,7 +56,7 @@ def bytes_of_weights(path: str | Path) -> int:
     """Return the size of the files of the weights in a directory."""
     folder = source_of(path)
     if kind_of_directory(path) == "huggingface":
-        return sum(size_of(file) for file in folder.glob("*.safetensors"))
+        return sum(size_of(file) for file in transformer_folder(folder).glob("*.safetensors"))
     return sum(size_of(folder / "params" / name) for name in files_below(folder / "params"))
 
 
@@ -68,7 +67,11 @@ def loading(path: str | Path) -> str:
     fields = json.loads((path_of(path) / "config.json").read_bytes())
     code = fields.get("auto_map", {})
     trusted = ", trust_remote_code=True" if code else ""
-    if (path_of(path) / MODULES).is_file():
+    modules = path_of(path) / MODULES
+    files = {MODULES: modules.read_bytes()} if modules.is_file() else {}
+    if is_cross_encoder(files, fields):
+        return f"sentence_transformers.CrossEncoder({str(path)!r}{trusted})"
+    if files:
         return f"sentence_transformers.SentenceTransformer({str(path)!r}{trusted})"
     name = fields["architectures"][0]
     auto = (auto for auto, place in code.items() if place.rpartition(".")[2] == name)

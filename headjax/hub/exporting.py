@@ -30,7 +30,7 @@ from headjax.hub.layouts import LAYOUTS, Written, choose, first_family
 from headjax.hub.onnx import QUANTIZED, quantize_onnx, write_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
-from headjax.hub.sentences import without_sentences
+from headjax.hub.sentences import SCORE_FIELDS, pipeline_files, score_fields, without_pipeline
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
 from headjax.models.decoding import GenerativeConfig
@@ -38,7 +38,8 @@ from headjax.models.model import Model
 from headjax.storage.directories import Layout, write_directory
 from headjax.storage.paths import path_of, size_of
 
-_FORGOTTEN = {"torch_dtype", "auto_map", "hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim"}
+_SIZES = {"hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim"}
+_FORGOTTEN = {"torch_dtype", "auto_map", *_SIZES, *SCORE_FIELDS}
 """Fields of an imported config that an export does not carry on: sizes are written under the family's own names."""
 
 
@@ -94,7 +95,7 @@ def to_huggingface(
         return _export_onnx(model, directory, length, quantize)
     if layout == "maxtext":
         return _export_maxtext(model, directory)
-    plain = without_sentences(model)
+    plain = without_pipeline(model)
     chosen, name, written = choose(plain, _families(plain, family), layout, own=family is None)
     entries = _export(declaring_tokenizer(model) if name == "remote" else model, directory, chosen, written, progress)
     return Exported(
@@ -126,7 +127,7 @@ def _export(
 
 def _export_onnx(model: Model, directory: str | Path, length: int | None, quantize: str | None) -> Exported:
     """Write the directory of a graph, beside the config that most programs read."""
-    described, plain = None, without_sentences(model)
+    described, plain = None, without_pipeline(model)
     for layout in ("native", "padded", "remote"):
         with contextlib.suppress(InexpressibleError):
             chosen, _, written = choose(plain, _families(plain), layout, own=True)
@@ -186,6 +187,8 @@ def _described(model: Model, chosen: Family, written: Written) -> tuple[dict[str
     bound = {entry.theirs.removeprefix(prefix): entry for entry in rules}
     largest = max(_entries(bound, flatten(written.model.params)).values(), key=lambda entry: entry.size)
     own = {"architectures": [class_name], "dtype": largest.dtype.name}
+    task, imported = getattr(model.config, "task", None), _imported(model).get("config", {})
+    own |= score_fields(task, pipeline_files(model), imported)
     return {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **own}, bound
 
 
@@ -214,7 +217,7 @@ def _notes(model: Model, family: Family) -> tuple[str, ...]:
 
 def layout_of_export(model: Model) -> tuple[str, str]:
     """Return the family and the layout that `to_huggingface` would take."""
-    plain = without_sentences(model)
+    plain = without_pipeline(model)
     family, layout, _ = choose(plain, _families(plain), "auto", own=True)
     return family.model_type, layout
 
@@ -224,7 +227,7 @@ def layouts_after(model: Model, config: ModelConfig) -> dict[str, str]:
     # Its weights are not known yet: they count as 1, which no layout may leave out.
     ones = declared.map_tensors(lambda _, tensor: np.broadcast_to(np.float16(1), tensor.shape), config.tensors())
     try:
-        likely = without_sentences(model.replace(config=config, params=ones))
+        likely = without_pipeline(model.replace(config=config, params=ones))
         found = {name: first_family(likely, _families(likely), name, True) for name in LAYOUTS}
         return {name: each if isinstance(each, str) else "" for name, each in found.items()}
     except InexpressibleError as error:

@@ -109,6 +109,12 @@ class Fields:
         if value not in allowed:
             raise self.unsupported(name, value, allowed)
 
+    def no_others(self, *known: str) -> None:
+        """Raise `ConfigError` if there is another field than these: what it means is not known."""
+        for name, value in self.data.items():
+            if name not in known and value not in (None, False, "", {}, []):
+                raise self.error(name, f"{value!r} is not supported: no such field is known here")
+
     def unsupported(self, name: str, value: Any, supported: Iterable[Any]) -> ConfigError:
         """Return the error of a value that is not among the supported ones."""
         return self.error(name, f"{value!r} is not supported; supported: {', '.join(map(repr, supported))}")

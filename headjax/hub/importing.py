@@ -24,11 +24,12 @@ from headjax.hub.family import BUFFERS, Family
 from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten
-from headjax.hub.sentences import embedding_config, read_cased, read_maps
+from headjax.hub.sentences import pipeline_config, read_cased, read_maps, transformer_folder
 from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
+from headjax.models.tasks import SentenceSimilarity
 from headjax.storage.hub import source_of
 from headjax.tokenizers.files import read_tokenizer
 
@@ -73,12 +74,13 @@ def from_huggingface(
         ParameterError: tensors are missing, left over or of another shape than the config gives.
     """
     folder = source_of(directory)
-    files = SafetensorsFiles(folder)
-    fields = Fields.load(folder, files.entries)
+    place = transformer_folder(folder)
+    files = SafetensorsFiles(place)
+    fields = Fields.load(place, files.entries)
     family = family_of(fields, family)
     fields = family.own(fields)
     config, companions = read_config(family, fields), read_companions(folder)
-    whole = embedding_config(config, folder, companions)
+    whole = pipeline_config(config, folder, companions, fields.data)
     bound = match(family, config, files)
     pieces = _by_array(bound)
     kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
@@ -93,15 +95,15 @@ def from_huggingface(
         bytes=sum(array.nbytes for array in flatten(params).values()),
         config=dict(fields.data),
     )
-    if whole is not config:
+    if isinstance(getattr(whole, "task", None), SentenceSimilarity):
         declared = whole.tensors().get("output", {})
-        maps, placed = read_maps(folder, declared), {} if mesh is None else flatten(shardings(declared, mesh))
+        maps, places = read_maps(folder, declared), {} if mesh is None else flatten(shardings(declared, mesh))
 
-        def place(path: str, tensor: nnx.Param[Any]) -> jax.Array:
-            return _placed(np.array(maps[path], dtype, order="C"), placed.get(path))
+        def placed(path: str, tensor: nnx.Param[Any]) -> jax.Array:
+            return _placed(np.array(maps[path], dtype, order="C"), places.get(path))
 
-        params = {**params, "output": map_tensors(place, declared)}
-    return Model(whole, params, (entry,), read_cased(folder, companions, read_tokenizer(folder)), companions)
+        params = {**params, "output": map_tensors(placed, declared)}
+    return Model(whole, params, (entry,), read_cased(folder, companions, read_tokenizer(place)), companions)
 
 
 def demo_model() -> Model:
@@ -121,9 +123,10 @@ def demo_model() -> Model:
 def config_of(directory: str | Path) -> ModelConfig:
     """Return the architecture of a Hugging Face directory; no tensor is read."""
     folder = source_of(directory)
-    fields = Fields.load(folder, SafetensorsFiles(folder).entries)
+    place = transformer_folder(folder)
+    fields = Fields.load(place, SafetensorsFiles(place).entries)
     config = read_config(family_of(fields), fields)
-    return embedding_config(config, folder, read_companions(folder))
+    return pipeline_config(config, folder, read_companions(folder), fields.data)
 
 
 def family_of(fields: Fields, asked: str | Family | None = None) -> Family:

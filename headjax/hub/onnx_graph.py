@@ -216,7 +216,7 @@ def _logits(graph: Graph, model: Any, hidden: str) -> str | None:
         masked = output.masked if isinstance(task, Pretraining) else output
         inner = graph.linear(states, masked.transform[...], masked.transform_bias)
         inner = graph.norm(masked.norm, graph.activation(masked.config.activation, inner))
-        return _over_vocabulary(graph, model, inner, None, masked.bias)
+        return _over_vocabulary(graph, model, inner, masked.kernel, masked.bias)
     if not isinstance(output, LinearLogits):
         raise InexpressibleError(f"layout onnx: has no task output of the kind {kind_of(task)}")
     return graph.linear(pooled if task.needs_pooler else states, output.kernel[...], output.bias)

@@ -9,7 +9,10 @@ import pytest
 from headjax.core.errors import ConfigError
 from headjax.data import DataConfig
 from headjax.data.forms.images import FILE, preprocessing_of
+from headjax.evaluation.predictions import predict_images
+from headjax.evaluation.specs import load_task
 from tests.closeness import assert_close
+from tests.hub.directories import CONFIGS, model_of
 
 VIT = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}, "resample": 2}
 DEIT = {"image_processor_type": "DeiTImageProcessor", "size": {"height": 20, "width": 20}, "do_center_crop": True}
@@ -58,6 +61,27 @@ def test_images_are_read_as_transformers_reads_them(images, tmp_path, name):
     files = sorted((images / "validation").glob("*/*.png"))
     expected = theirs([Image.open(file) for file in files], return_tensors="np")["pixel_values"]
     assert_close(examples(images, SETTINGS[name]), expected, sums=8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "read"), [("dinov2", 8, 16), ("dinov2", 16, 16), ("vit", 16, 16), ("vit", 8, 0)]
+)
+def test_images_have_the_size_that_the_files_make_where_the_model_reads_it(images, kind, size, read):
+    """As of facebook's DINOv2, whose files crop to 224 where its config says 518."""
+    model = model_of(CONFIGS[kind] | {"image_size": size, "id2label": {"0": "a", "1": "b", "2": "c"}})
+    model = model.replace(files={FILE: json.dumps(DEIT).encode()})
+    if not read:
+        with pytest.raises(ConfigError, match=rf"{FILE}: images of 16 pixels a side, but the model reads {size}"):
+            load_task(f"images:{images}", model)
+        return
+    (batch,) = load_task(f"images:{images}", model).batches(3)
+    assert batch["pixel_values"].shape == (3, 3, read, read)
+    assert [one["given"] for one in predict_images(model, f"images:{images}")] == ["a", "b", "c"]
+
+
+def test_without_files_images_have_the_size_of_the_model(images):
+    (batch,) = load_task(f"images:{images}", model_of(CONFIGS["dinov2"] | {"image_size": 8})).batches(3)
+    assert batch["pixel_values"].shape == (3, 3, 8, 8)
 
 
 def test_mean_deviation_and_divisor(images):

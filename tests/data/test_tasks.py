@@ -61,6 +61,7 @@ REAL = {
 """Rows by split of whole published files, as their manifest and the hash of the rows have them."""
 
 
+@pytest.mark.filterwarnings("ignore:.*quotation marks are text")
 @pytest.mark.parametrize("task", REAL)
 def test_real_files(data_dir, monkeypatch, task):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))

@@ -85,7 +85,9 @@ CONFIGS = {
         "num_attention_heads": 4, "intermediate_size": 12, "image_size": 4, "patch_size": 2,
     },
 }  # fmt: skip
-CONFIGS["marian"] = CONFIGS["bart"] | {"model_type": "marian", "share_encoder_decoder_embeddings": False}
+CONFIGS["marian"] = CONFIGS["bart"] | {
+    "model_type": "marian", "share_encoder_decoder_embeddings": False, "pad_token_id": 1, "decoder_start_token_id": 1,
+}  # fmt: skip
 CONFIGS["deit"] = CONFIGS["vit"] | {"model_type": "deit", "architectures": ["DeiTForImageClassificationWithTeacher"]}
 CONFIGS["dinov2"] = CONFIGS["vit"] | {"model_type": "dinov2", "architectures": ["Dinov2ForImageClassification"]}
 CONFIGS["clip_vision_model"] = CONFIGS["vit"] | {"model_type": "clip_vision_model", "architectures": None}

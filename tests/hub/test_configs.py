@@ -118,7 +118,7 @@ READ = [
     ("modernbert", {"global_rope_theta": 1e5}, lambda config: [each.base for each in rotary(config)], [1e5, 1e4, 1e5]),
     ("roberta", ROBERTA, rows, (7, 3)),
     ("bart", {"decoder_start_token_id": 3}, lambda config: config.start_token, 3),
-    ("marian", {"pad_token_id": 3}, lambda config: config.start_token, 3),
+    ("marian", {"decoder_start_token_id": 3}, lambda config: (config.start_token, config.padding_token), (3, 1)),
     ("vit", {"image_size": [4, 4]}, lambda config: config.image_size, 4),
     ("dinov2", {"use_swiglu_ffn": True, "mlp_ratio": 4}, lambda config: config.hidden, (24, 24)),
     (
@@ -211,6 +211,32 @@ REFUSED = [
 def test_a_config_is_refused_by_its_field(kind, fields, named):
     with pytest.raises(ConfigError, match=rf"^config\.json: {named}\b[^\n]*$"):
         read(kind, **fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"), [("llama", 64), ("mistral", 8), ("qwen2", 32), ("qwen3", 32), ("smollm3", 4)]
+)
+def test_key_value_heads_without_a_field_are_those_of_the_class_and_with_null_as_many_as_heads(kind, missing):
+    fields = {name: value for name, value in CONFIGS[kind].items() if name != "num_key_value_heads"}
+    fields |= {"hidden_size": 256, "num_attention_heads": 64}
+    counts = [
+        family(kind).read(Fields(fields | more)).attention[0].kv_heads for more in ({}, {"num_key_value_heads": None})
+    ]
+    assert counts == [missing, 64]
+
+
+def test_a_length_before_scaling_may_stand_beside_the_rotary_parameters():
+    """As in Phi-3, and before the one among them; an object for each type of layer has its own."""
+    beside, inside = {"original_max_position_embeddings": 32}, {"original_max_position_embeddings": 16}
+    yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
+    for kind in ("llama", "phi3"):
+        for own in ({}, inside):
+            assert scaling(read(kind, rope_parameters=yarn | own, **beside)).original_length == 32
+            assert scaling(read(kind, rope_parameters=yarn | own, rope_scaling=None)).original_length == (
+                16 if own else 2048
+            )
+    nested = dict.fromkeys((SLIDING, FULL), yarn | inside)
+    assert scaling(read("gemma3_text", rope_parameters=nested, **beside)).original_length == 16
 
 
 def test_a_pooler_shows_in_the_tensors():

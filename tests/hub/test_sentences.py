@@ -8,20 +8,22 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import headjax
+from headjax.cli import main
 from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
 from headjax.evaluation.predictions import Inputs, predict
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.checking import max_difference
+from headjax.hub.checking import example_batch, max_difference
+from headjax.hub.either import loading, read_config, read_model
 from headjax.hub.importing import config_of
 from headjax.hub.sentences import task_files
 from headjax.models.new_task import with_task
-from headjax.models.tasks import Classification, Dense, SentenceSimilarity
+from headjax.models.tasks import Classification, Dense, Regression, SentenceSimilarity
 from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.vocabulary import write_lines
-from tests.hub.directories import CONFIGS, model_of, refused_export
+from tests.hub.directories import BERT, CONFIGS, model_of, refused_export
 from tests.hub.test_companions import contents
 from tests.tokenizers.test_settings import wordpieces
 
@@ -45,6 +47,7 @@ def directory(folder, files):
 
 
 POOLING, SETTINGS, TEXTS = "1_Pooling/config.json", "config_sentence_transformers.json", "sentence_bert_config.json"
+TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 READ = [
     ({POOLING: {"pooling_mode": "cls"}}, {"pooling": ("cls",)}),
     ({POOLING: {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}}, {"pooling": ("cls",)}),
@@ -65,6 +68,8 @@ READ = [
     ),
     ({TEXTS: {"max_seq_length": 7}, "tokenizer_config.json": {"model_max_length": 5}}, {"max_seq_length": 7}),
     ({"tokenizer_config.json": {"model_max_length": 5}}, {"max_seq_length": 5}),
+    ({SETTINGS: {"truncate_dim": 3, "model_type": "SentenceTransformer", "__version__": {}}}, {"truncate_dim": 3}),
+    ({TEXTS: {"modality_config": {"text": TEXT}, "model_args": {"add_pooling_layer": False}}}, {}),
 ]
 
 
@@ -97,6 +102,19 @@ REFUSED = [
     ({SETTINGS: {"prompts": {"a": "b"}, "default_prompt_name": "query"}}, "default_prompt_name: 'query'"),
     ({SETTINGS: {"similarity_fn_name": "angle"}}, "similarity_fn_name: 'angle'"),
     ({TEXTS: {"processing_kwargs": {"text": {"padding": "max_length"}}}}, "processing_kwargs"),
+    ({TEXTS: {"query_length": 4}}, f"{TEXTS}: query_length: 4"),
+    ({TEXTS: {"modality_config": {"text": TEXT, "message": TEXT}}}, f"{TEXTS}: modality_config"),
+    ({TEXTS: {"tokenizer_args": {"truncation_side": "left"}}}, f"{TEXTS}: tokenizer_args: truncation_side: 'left'"),
+    ({TEXTS: {"reads_backwards": True}}, f"{TEXTS}: reads_backwards: True"),
+    ({SETTINGS: {"model_type": "SparseEncoder"}}, f"{SETTINGS}: model_type: 'SparseEncoder'"),
+    ({SETTINGS: {"truncate_dim": 0}}, f"{SETTINGS}: truncate_dim: expected a positive integer"),
+    ({SETTINGS: {"layers": [1, 2]}}, f"{SETTINGS}: layers: "),
+    ({POOLING: {"pooling_mode_median": True}}, f"{POOLING}: pooling_mode_median: True"),
+    ({"2_Normalize/config.json": {"module_input_name": "token_embeddings"}}, "2_Normalize/config.json: module_input"),
+    (
+        {"modules.json": modules("", "1_Pooling", "2_Dense"), "2_Dense/config.json": {"use_residual": True}},
+        "2_Dense/config.json: use_residual",
+    ),
 ]
 
 
@@ -104,6 +122,105 @@ REFUSED = [
 def test_a_pipeline_that_computes_something_else_is_refused(files, said, tmp_path):
     with pytest.raises(ConfigError, match=said):
         from_huggingface(directory(tmp_path / "st", files))
+
+
+def test_a_transformer_in_a_folder_of_its_own_is_read_whole_and_written_flat(tmp_path):
+    """As the first versions wrote it."""
+    files = {TEXTS: {"max_seq_length": 7}, POOLING: {"pooling_mode": "cls"}}
+    flat = from_huggingface(directory(tmp_path / "st", files))
+    inner = tmp_path / "st" / "0_Transformer"
+    inner.mkdir()
+    for file in [path for path in (tmp_path / "st").iterdir() if path.is_file() and path.name != "modules.json"]:
+        file.rename(inner / file.name)
+    nested = modules("0_Transformer", *MODULES[1:])
+    (tmp_path / "st" / "modules.json").write_text(json.dumps(nested))
+    model = read_model(tmp_path / "st")
+    assert model.config == flat.config == read_config(tmp_path / "st")
+    assert max_difference(flat, tmp_path / "st") == 0.0
+    to_huggingface(model, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "modules.json").read_text())[0]["path"] == ""
+    assert max_difference(model, tmp_path / "out") == 0.0
+
+
+SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+ALONE = {"modules.json": modules("")}
+SCORES = [
+    (ALONE, {}, {"activation": "sigmoid"}),
+    (ALONE | {SETTINGS: {"activation_fn": IDENTITY}}, {"sentence_transformers": {"activation_fn": SIGMOID}}, {}),
+    (ALONE | {TEXTS: {"max_seq_length": 7}}, {}, {"activation": "sigmoid", "max_seq_length": 7}),
+    ({}, {}, {}),  # a directory of transformers alone
+    ({"tokenizer_config.json": {"model_max_length": 5}}, {}, {}),
+    (
+        {"tokenizer_config.json": {"model_max_length": 5}},
+        {"sentence_transformers": {"activation_fn": SIGMOID, "version": "5.0"}},
+        {"activation": "sigmoid", "max_seq_length": 5},
+    ),
+    ({}, {"sentence_transformers": {"activation_fn": "torch.nn.Identity"}}, {}),
+    ({}, {"sbert_ce_default_activation_function": "torch.nn.Sigmoid"}, {"activation": "sigmoid"}),
+]
+
+
+def scores(folder, files, fields, labels=1):
+    """A directory of BERT with so many labels, these files and these fields in its config."""
+    to_huggingface(model_of(BERT | {"num_labels": labels}), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | fields))
+    for name, data in files.items():
+        (folder / name).write_text(json.dumps(data))
+    return folder
+
+
+@pytest.mark.parametrize(("files", "fields", "found"), SCORES)
+def test_scores_of_a_cross_encoder(files, fields, found, tmp_path):
+    """Read, written again by the same class and, of fewer heads, with our code."""
+    model = read_model(scores(tmp_path / "ce", files, fields))
+    assert model.config.task == Regression(**found)
+    for each in (model, prune(model, ["encoder/0/1", "encoder/1/2"])):
+        to_huggingface(each, tmp_path / "out")
+        assert from_huggingface(tmp_path / "out").config.task == Regression(**found)
+        assert max_difference(each, tmp_path / "out") < 1e-6
+        name = "CrossEncoder" if files.keys() & ALONE or fields else "transformers"
+        assert name in loading(tmp_path / "out")
+    logits = with_plain_task(model)(batch := example_batch(model)).logits
+    expected = 1.0 / (1.0 + np.exp(-logits)) if found.get("activation") else logits
+    assert np.abs(model(batch).logits - expected).max() < 1e-6
+
+
+def with_plain_task(model):
+    return model.replace(config=dataclasses.replace(model.config, task=Regression()))
+
+
+@pytest.mark.parametrize(
+    ("files", "labels", "said"),
+    [
+        (ALONE | {SETTINGS: {"activation_fn": "torch.nn.modules.activation.Tanh"}}, 1, f"{SETTINGS}: activation_fn: "),
+        (ALONE | {SETTINGS: {"activation_fn": SIGMOID}}, 3, f"{SETTINGS}: activation_fn: "),
+        (ALONE | {SETTINGS: {"prompts": {"q": "the "}, "default_prompt_name": "q"}}, 1, "default_prompt_name: "),
+        (ALONE | {SETTINGS: {"truncate_sides": 3}}, 1, f"{SETTINGS}: truncate_sides: "),
+        (ALONE | {TEXTS: {"transformer_task": "fill-mask"}}, 1, f"{TEXTS}: transformer_task: "),
+    ],
+)
+def test_a_cross_encoder_that_computes_something_else_is_refused(files, labels, said, tmp_path):
+    with pytest.raises(ConfigError, match=said):
+        from_huggingface(scores(tmp_path / "ce", files, {}, labels))
+
+
+def test_another_task_of_a_cross_encoder_leaves_its_activation_behind(tmp_path):
+    fields = {"sentence_transformers": {"activation_fn": SIGMOID}}
+    model = from_huggingface(scores(tmp_path / "ce", ALONE | {SETTINGS: {"activation_fn": SIGMOID}}, fields))
+    to_huggingface(with_task(model, Classification(classes=3)), tmp_path / "out")
+    assert "Sigmoid" not in "".join(file.read_text() for file in (tmp_path / "out").glob("*.json"))
+    assert from_huggingface(tmp_path / "out").config.task == Classification(classes=3)
+    assert "CrossEncoder" in loading(tmp_path / "out")
+
+
+def test_labels_beyond_a_sigmoid_are_refused(base, tmp_path, capsys):
+    plain = with_task(from_huggingface(base), Regression())
+    to_huggingface(plain, tmp_path / "ce")
+    (tmp_path / "ce" / "modules.json").write_text(json.dumps(modules("")))
+    rows = write_lines(tmp_path / "a.tsv", "sentence1\tsentence2\tscore", "cat\tsat\t0.5", "the cat\tsat\t4.5")
+    assert main(["finetune", str(tmp_path / "ce"), str(tmp_path / "out"), "--train", str(rows), "--steps", "1"]) == 2
+    assert "a.tsv: row 3: the label 4.5 is not between 0 and 1" in capsys.readouterr().err
 
 
 def test_files_stay_and_are_written_anew_for_another_task(tmp_path):
@@ -172,7 +289,7 @@ def test_a_decoder_makes_vectors_of_its_last_tokens(tied, tmp_path):
 LIBRARY = {
     "cls": {"pooling": ("cls",), "normalize": True},
     "mapped": {
-        "pooling": ("mean",), "dense": DENSE, "normalize": True, "similarity": "dot",
+        "pooling": ("mean",), "dense": DENSE, "normalize": True, "similarity": "dot", "truncate_dim": 3,
         "prompts": {"query": "人 sat", "document": "sat the "}, "default_prompt_name": "document",
     },
     "several": {"pooling": ("lasttoken", "max"), "similarity": "manhattan", "max_seq_length": 6},
@@ -216,6 +333,7 @@ def by_library(base, task, folder):
         *([parts.Normalize()] if task.normalize else []),
     ]
     names = {"prompts": dict(task.prompts), "default_prompt_name": task.default_prompt_name or None}
+    names |= {"truncate_dim": task.truncate_dim}
     SentenceTransformer(modules=made, device="cpu", similarity_fn_name=task.similarity, **names).save(str(folder))
     if task.pooling == ("cls",):  # as BGE's, which the tokenizer does not do here
         reading = json.loads((folder / TEXTS).read_text())
@@ -248,6 +366,24 @@ def test_vectors_are_those_of_sentence_transformers(name, base, tmp_path):
     smaller.save(tmp_path / "model")
     to_huggingface(headjax.load(tmp_path / "model"), tmp_path / "out")
     assert_same(smaller, computed(tmp_path / "out"), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("options", [{}, {"max_length": 6}], ids=str)
+def test_scores_are_those_of_a_cross_encoder(options, base, tmp_path):
+    """As it wrote the directory, and as it reads what is written here, unchanged and of fewer heads."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import CrossEncoder
+
+    to_huggingface(with_task(from_huggingface(base), Regression()), tmp_path / "plain")
+    CrossEncoder(str(tmp_path / "plain"), device="cpu", **options).save_pretrained(str(tmp_path / "ce"))
+    model, pairs = from_huggingface(tmp_path / "ce"), list(zip(FIRST, SECOND, strict=True))
+    smaller = prune(model, ["encoder/0/1", "encoder/1/2"])
+    for each, folder in ((model, "same"), (smaller, "smaller"), (smaller.replace(files={}), "anew")):
+        to_huggingface(each, tmp_path / folder)
+        theirs = CrossEncoder(str(tmp_path / folder), device="cpu", trust_remote_code=True).predict(pairs)
+        ours = [one["number"] for one in predict(each, Inputs(FIRST, SECOND))]
+        assert np.abs(np.asarray(ours) - theirs).max() < 1e-5
 
 
 def assert_same(model, theirs, folder):

@@ -8,7 +8,6 @@ from headjax.core.tensors import Normal
 from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.rules import Rules, given, leading, norm, one, projection, projections, under, unless
 from headjax.hub.table import (
-    Field,
     Layers,
     Optional,
     Record,
@@ -25,7 +24,7 @@ from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
 
-_WIDTH, _VOCABULARY, _PADDING = size("d_model"), size("vocab_size"), integer("pad_token_id", 1)
+_WIDTH, _VOCABULARY = size("d_model"), size("vocab_size")
 _NORM = LayerNorm(1e-5)
 
 
@@ -39,8 +38,8 @@ def _layers(side: str) -> Layers:
     return Layers(count, parts, counted="decoder_layers")
 
 
-def _config(start: Field | int, **parts: Any) -> Record:
-    """Return the table of a family, whose `decoder_start_token_id` is `start` where a config has none."""
+def _config(start: int, padding: int, **parts: Any) -> Record:
+    """Return the table of a family, whose decoder starts with `start`, and pads with `padding`, by default."""
     return record(
         EncoderDecoderConfig,
         _layers("encoder"),
@@ -54,7 +53,7 @@ def _config(start: Field | int, **parts: Any) -> Record:
         attention_dropout=number("attention_dropout", 0.0),
         feed_forward_dropout=number("activation_dropout", 0.0),
         start_token=integer("decoder_start_token_id", start),
-        padding_token=_PADDING,
+        padding_token=integer("pad_token_id", padding),
         initializer=TrainingOnly(record(Normal, stddev=number("init_std", 0.02))),
         **parts,
     )
@@ -101,6 +100,7 @@ BART = Family(  # Lewis et al. 2020: learned positions and normalised embeddings
     prefix="model.",
     config=_config(
         start=2,
+        padding=1,
         positions="learned",
         max_length=size("max_position_embeddings", 1024),
         position_offset=2,
@@ -127,7 +127,8 @@ MARIAN = Family(  # Junczys-Dowmunt et al. 2018, OPUS-MT: sinusoidal positions; 
     class_prefix="Marian",
     prefix="model.",
     config=_config(
-        start=_PADDING,
+        start=58100,
+        padding=58100,
         positions="sinusoidal",
         target_vocab_size=Optional(
             size("decoder_vocab_size", _VOCABULARY), when=lambda fields: not _SHARES.read(fields)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headjax.hub.families.entries import BASE, INITIALIZER, classifier, masked_rules, output, tokens_and_spans
+from headjax.hub.families.entries import BASE, INITIALIZER, TIED, classifier, masked_rules, output, tokens_and_spans
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, affine, norm, one, projection, projections, under
@@ -95,8 +95,8 @@ def _pretraining(
     hidden_act: Field, dropout: Entry, tokens: str, head: str, transform: str, order: str
 ) -> tuple[ModelClass, ...]:
     """Return BERT's and ALBERT's classes with a task; `order` names the output about the order of two sentences."""
-    masked = record(MaskedLanguageModel, activation=hidden_act, norm=_NORM)
-    names = f"{head}.{transform}dense", f"{head}.{transform}LayerNorm", f"{head}.bias"
+    masked = record(MaskedLanguageModel, activation=hidden_act, norm=_NORM, tied=TIED)
+    names = f"{head}.{transform}dense", f"{head}.{transform}LayerNorm", f"{head}.decoder", f"{head}.bias"
     copies = ((f"{head}.decoder.weight", tokens), (f"{head}.decoder.bias", f"{head}.bias"))
     return (
         output("ForMaskedLM", masked, masked_rules(*names), copies),
@@ -172,8 +172,8 @@ def roberta(
             BASE,
             output(
                 "ForMaskedLM",
-                record(MaskedLanguageModel, activation="gelu", norm=_NORM),
-                masked_rules("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+                record(MaskedLanguageModel, activation="gelu", norm=_NORM, tied=TIED),
+                masked_rules("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
                 (("lm_head.decoder.weight", tokens), ("lm_head.decoder.bias", "lm_head.bias")),
             ),
             _head_in_two("classifier.dense", "tanh", dropout),
@@ -228,8 +228,8 @@ ELECTRA = Family(  # Clark et al. 2020: BERT with small token embeddings, withou
         BASE,
         output(
             "ForMaskedLM",
-            record(MaskedLanguageModel, activation="gelu", norm=_NORM),
-            masked_rules("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
+            record(MaskedLanguageModel, activation="gelu", norm=_NORM, tied=TIED),
+            masked_rules("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head"),
             (("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),),
         ),
         _head_in_two("classifier.dense", "gelu", _CLASSIFIER_DROPOUT),
@@ -262,8 +262,8 @@ DISTILBERT = Family(  # Sanh et al. 2019: BERT without segments, whose pooler is
         BASE,
         output(
             "ForMaskedLM",
-            record(MaskedLanguageModel, activation=_DISTIL_ACTIVATION, norm=_DISTIL_NORM),
-            masked_rules("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+            record(MaskedLanguageModel, activation=_DISTIL_ACTIVATION, norm=_DISTIL_NORM, tied=TIED),
+            masked_rules("vocab_transform", "vocab_layer_norm", "vocab_projector"),
             (("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
         ),
         output(
@@ -297,7 +297,13 @@ ALBERT = Family(  # Lan et al. 2020: one layer used again and again, and small t
     model_type="albert",
     class_prefix="Albert",
     prefix="albert.",
-    config=encoder(activation=_ALBERT_ACTIVATION, embedding_size=size("embedding_size", 128), shared_layers=True),
+    config=encoder(
+        activation=_ALBERT_ACTIVATION,
+        embedding_size=size("embedding_size", 128),
+        shared_layers=True,
+        dropout=number("hidden_dropout_prob", 0.0),
+        attention_dropout=number("attention_probs_dropout_prob", 0.0),
+    ),
     classes=(
         BASE,
         *_pretraining(

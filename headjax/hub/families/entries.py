@@ -9,8 +9,8 @@ from headjax.core.class_names import tell_nothing
 from headjax.core.tensors import Normal
 from headjax.hub.family import Copies, ModelClass
 from headjax.hub.fields import Fields
-from headjax.hub.rules import TRANSPOSED, Rules, affine, norm, one, projection
-from headjax.hub.table import Choice, Custom, Entry, Field, Fixed, Record, TrainingOnly, number, record, text
+from headjax.hub.rules import TRANSPOSED, Rules, affine, given, norm, one, projection
+from headjax.hub.table import Choice, Custom, Entry, Field, Fixed, Record, TrainingOnly, flag, number, record, text
 from headjax.models.tasks import Classification, MultiLabel, NoTask, Regression, Span, TokenClassification
 
 INITIALIZER = TrainingOnly(record(Normal, stddev=number("initializer_range", 0.02)))
@@ -70,9 +70,19 @@ def output(suffix: str, task: Entry, rules: Rules, copies: Copies = (), **parts:
     return ModelClass(suffix=suffix, parts={"task": task, **parts}, rules=rules, copies=copies)
 
 
-def masked_rules(dense: str, normed: str, bias: str, ours: str = "output") -> Rules:
-    """Return the names of the layers before the logits of masked tokens."""
-    return (*projection(dense, f"{ours}/transform"), *norm(normed, f"{ours}/norm"), *one(bias, f"{ours}/bias"))
+TIED = flag("tie_word_embeddings", True)
+"""Whether the logits of masked tokens have the token embeddings as weights."""
+
+
+def masked_rules(dense: str, normed: str, decoder: str, bias: str | None = None, ours: str = "output") -> Rules:
+    """Return the names of the layers before the logits of masked tokens, and of those; `bias` is the one of tied ones.
+
+    Files with untied logits hold that too, which nothing reads: it is read before the other, and written like it.
+    """
+    kernel, biases = f"{ours}/kernel", one(f"{decoder}.bias", f"{ours}/bias")
+    biases = biases if bias is None else (*one(bias, f"{ours}/bias"), *given(kernel, biases))
+    weights = one(f"{decoder}.weight", kernel, TRANSPOSED)
+    return (*projection(dense, f"{ours}/transform"), *norm(normed, f"{ours}/norm"), *weights, *biases)
 
 
 def tokens_and_spans(dropout: Entry, span_dropout: Entry | float) -> tuple[ModelClass, ModelClass]:

@@ -17,6 +17,7 @@ from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.norms import RMSNorm
 
 _WIDTH, _HEADS = size("hidden_size"), size("num_attention_heads")
+_KV_HEADS = "num_key_value_heads"
 _HEAD_DIM = size("head_dim", lambda fields: _WIDTH.read(fields) // _HEADS.read(fields))
 _NORM = record(RMSNorm, epsilon=number("rms_norm_eps", 1e-6))
 
@@ -28,17 +29,24 @@ def decoder_table(
     feed_forward_bias: Entry | bool = False,
     rotary_positions: Entry = rotary(),
     head_dim: Field | None = None,
+    kv_heads: int | None = None,
     head_norm: Record | None = None,
     layer_window: Entry | None = None,
     layers: Callable[[Field, Mapping[str, Any]], Layers] = Layers,
     part: Field | None = None,
     **more: Any,
 ) -> Record:
-    """Return the table of a decoder; `part` is the field of the share of dimensions that turn."""
+    """Return the table of a decoder; `part` is the field of the share of dimensions that turn.
+
+    `kv_heads` counts where there is no field of their number; where it is null, or without `kv_heads`, all heads do.
+    """
     attention = record(
         GroupedAttention,
         num_heads=_HEADS,
-        kv_heads=size("num_key_value_heads", _HEADS),
+        kv_heads=size(
+            _KV_HEADS,
+            lambda fields: kv_heads if kv_heads and _KV_HEADS not in fields.data else _HEADS.read(fields),
+        ),
         head_dim=head_dim or _HEAD_DIM,
         projection_bias=projection_bias,
         output_bias=output_bias,
@@ -172,13 +180,13 @@ LLAMA = decoder_family(  # Touvron et al. 2023
 MISTRAL = decoder_family(  # Jiang et al. 2023
     "mistral",
     "Mistral",
-    decoder_table(projection_bias=False, output_bias=False, layer_window=window(4096)),
+    decoder_table(projection_bias=False, output_bias=False, kv_heads=8, layer_window=window(4096)),
     supported={"layer_types": (None,)},
 )
 QWEN2 = decoder_family(
     "qwen2",
     "Qwen2",
-    decoder_table(projection_bias=True, output_bias=False, layer_window=window(), layers=_windows),
+    decoder_table(projection_bias=True, output_bias=False, kv_heads=32, layer_window=window(), layers=_windows),
 )
 QWEN3 = decoder_family(
     "qwen3",
@@ -187,6 +195,7 @@ QWEN3 = decoder_family(
         projection_bias=_ATTENTION_BIAS,
         output_bias=_ATTENTION_BIAS,
         head_dim=size("head_dim", 128),
+        kv_heads=32,
         head_norm=_NORM,
         layer_window=window(),
         layers=_windows,
@@ -200,6 +209,7 @@ SMOLLM3 = decoder_family(
         output_bias=_ATTENTION_BIAS,
         feed_forward_bias=_BIAS,
         rotary_positions=Optional(rotary(base=2e6), when=_TURNS),
+        kv_heads=4,
         layer_window=window(),
         layers=_without_positions,
     ),

@@ -12,7 +12,7 @@ from typing import Any
 from headjax.core.kind import Kind
 from headjax.core.tensors import TruncatedNormal
 from headjax.hub.families.bert import encoder
-from headjax.hub.families.entries import BASE, classifier, labelled, masked_rules, output
+from headjax.hub.families.entries import BASE, TIED, classifier, labelled, masked_rules, output
 from headjax.hub.families.positions import FULL, POSITIONS, SLIDING, TURNING, LayerTypes, of_layer, rotary, window
 from headjax.hub.family import Family, HeadShape, ModelClass, any_size, multi_head
 from headjax.hub.fields import Fields
@@ -106,6 +106,7 @@ _MASKED = record(
     norm=_NORM,
     transform_bias=_HEAD_BIAS,
     bias=flag("decoder_bias", True),
+    tied=TIED,
 )
 _RULES: Rules = (
     *one("embeddings.tok_embeddings.weight", "embeddings/token"),
@@ -151,7 +152,7 @@ MODERNBERT = Family(
     ),
     classes=(
         BASE,
-        output("ForMaskedLM", _MASKED, masked_rules("head.dense", "head.norm", "decoder.bias"), _TIED),
+        output("ForMaskedLM", _MASKED, masked_rules("head.dense", "head.norm", "decoder"), _TIED),
         _with_head(
             "ForSequenceClassification",
             classifier(_DROPOUT),
@@ -163,7 +164,7 @@ MODERNBERT = Family(
     rules=_RULES,
     standard=_standard,
     defaults={"pad_token_id": None},  # transformers has a token of ModernBERT-base, which smaller vocabularies lack
-    supported={"rope_scaling": (None,), "tie_word_embeddings": (True,)},
+    supported={"rope_scaling": (None,)},
 )
 
 _NOMIC_ACTIVATION = activation("hidden_act", "silu")
@@ -185,8 +186,8 @@ _NOMIC_CLASSES = (
     BASE,
     output(
         "ForMaskedLM",
-        record(MaskedLanguageModel, activation=_NOMIC_ACTIVATION, norm=_NOMIC_NORM),
-        masked_rules(f"{_HEAD}.transform.dense", f"{_HEAD}.transform.layer_norm", f"{_HEAD}.bias"),
+        record(MaskedLanguageModel, activation=_NOMIC_ACTIVATION, norm=_NOMIC_NORM, tied=TIED),
+        masked_rules(f"{_HEAD}.transform.dense", f"{_HEAD}.transform.layer_norm", f"{_HEAD}.decoder", f"{_HEAD}.bias"),
         ((f"{_HEAD}.decoder.weight", _TOKENS), (f"{_HEAD}.decoder.bias", f"{_HEAD}.bias")),
     ),
     output("ForSequenceClassification", classifier(_NOMIC_CLASSIFIER_DROPOUT), _LOGITS, pooler="tanh"),

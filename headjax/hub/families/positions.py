@@ -68,6 +68,11 @@ def _object(fields: Fields, name: str, parameters: Mapping[str, Any]) -> Fields:
     return Fields(length | _given(parameters), f"{fields.file}: {name}")
 
 
+def _shared(fields: Fields, name: str) -> dict[str, Any]:
+    """Return an object of rotary parameters of all layers, whose length before scaling may stand beside it (Phi-3)."""
+    return _given(fields.group(name)) | _given({_ORIGINAL.name: fields.data.get(_ORIGINAL.name)})
+
+
 def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
@@ -88,7 +93,7 @@ def rotary(
         whole = None if head_dim is None else head_dim.read(fields)
         name = next((name for name in _OBJECTS if fields.group(name)), _OBJECTS[0])  # in the order of transformers
         turning = {} if part is None else {_PART: part.read(fields)}
-        return read_rotary(fields, name, turning | _given(fields.group(name)), fields.number(theta, base), whole)
+        return read_rotary(fields, name, turning | _shared(fields, name), fields.number(theta, base), whole)
 
     def write(rotary: Any) -> Mapping[str, Any]:
         parameters, scaling = write_rotary(rotary)
@@ -113,7 +118,7 @@ def _read_positions(fields: Fields) -> int | None:
         return None
     longest = fields.size("max_position_embeddings")
     for name in _OBJECTS:
-        rope = _object(fields, name, fields.group(name))
+        rope = _object(fields, name, _shared(fields, name))
         if _TYPE.read(rope) == "yarn":
             longest = max(longest, int(rope.number("factor", 1.0) * _ORIGINAL.read(rope)))
     return longest

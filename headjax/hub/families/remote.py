@@ -16,7 +16,7 @@ from typing import Any
 
 from headjax.core.kind import Kind
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
-from headjax.hub.families.entries import classifier, labelled, padding_token, written_labels
+from headjax.hub.families.entries import TIED, classifier, labelled, padding_token, written_labels
 from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import FLAT, LAST_FIRST, SAME, TRANSPOSED, Rule, Rules, places
@@ -72,12 +72,12 @@ _READ: Mapping[str, Entry] = {
     "SequenceClassification": classifier(0.0),
     "ImageClassification": classifier(0.0),
     "TokenClassification": labelled(TokenClassification),
-    "MaskedLM": record(MaskedLanguageModel),
+    "MaskedLM": record(MaskedLanguageModel, tied=TIED),
     "QuestionAnswering": record(Span),
 }
 _READ_AS_EXPORTED: Mapping[tuple[str, str], Entry] = {
     ("ImageClassification", "distilled_classification"): labelled(DistilledClassification),
-    ("MaskedLM", "pretraining"): record(Pretraining),
+    ("MaskedLM", "pretraining"): record(Pretraining, masked=record(MaskedLanguageModel, tied=TIED)),
 }
 """The tasks of classes that have another one where that was exported."""
 
@@ -132,8 +132,6 @@ class RemoteFamily(Family):
             changed["tied"] = fields.flag("tie_word_embeddings", True)
         if kind == "decoder" and name == "SequenceClassification":
             changed["padding_token"] = padding_token().read(fields)
-        if name == "MaskedLM":
-            fields.only("tie_word_embeddings", (True,), True)
         return changed | {"task": _task(fields, dict(shared) | changed, name)}
 
     def write(self, config: Any) -> dict[str, Any]:
@@ -233,6 +231,8 @@ def _usual(config: Any) -> dict[str, Any]:
     if isinstance(config, DecoderConfig):
         found["tie_word_embeddings"] = config.tied
     task = config.task
+    if isinstance(task, MaskedLanguageModel | Pretraining):
+        found["tie_word_embeddings"] = (task.masked if isinstance(task, Pretraining) else task).tied
     if isinstance(config, DecoderConfig) and isinstance(task, _OF_TEXTS):
         found["pad_token_id"] = config.padding_token
     if isinstance(task, Regression):
@@ -270,6 +270,6 @@ def _rule(path: str, known: Mapping[str, Any], head: str) -> Rule:
     name = re.sub("^(pooler|patches)/(?=(weight|bias)$)", lambda found: f"{found[1]}/{_INNER[found[1]]}/", name)
     name = re.sub("^(encoder|decoder)/", "", re.sub("^(encoder|decoder)/(?=[0-9])", "layers/", name))
     name = re.sub("^output/(masked/)?", f"{head}/", name) if name.startswith("output/") else f"model/{name}"
-    if name == "lm_head/bias" and known.keys() & {"output/transform", "output/masked/transform"}:
-        name = "lm_head/decoder/bias"
+    if name in ("lm_head/weight", "lm_head/bias") and known.keys() & {"output/transform", "output/masked/transform"}:
+        name = name.replace("/", "/decoder/")
     return Rule(name.replace("/", "."), (path,), form)

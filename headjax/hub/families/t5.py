@@ -10,7 +10,7 @@ from headjax.core.tensors import FanIn
 from headjax.hub.family import Family, ModelClass, any_size, multi_head
 from headjax.hub.fields import ACTIVATION_NAMES, Fields
 from headjax.hub.rules import TRANSPOSED, Rules, given, one, projection, projections, under, unless
-from headjax.hub.table import Custom, Layers, computed, flag, integer, number, record, size
+from headjax.hub.table import Custom, Layers, Record, computed, flag, integer, number, record, size
 from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.nn.embeddings import RelativeBuckets
 from headjax.nn.feed_forward import ActivationName
@@ -20,9 +20,9 @@ from headjax.nn.norms import RMSNorm
 _HIDDEN = size("d_ff")
 
 
-def _read_activation(fields: Fields) -> tuple[bool, ActivationName]:
+def _read_activation(fields: Fields, usual: str) -> tuple[bool, ActivationName]:
     """Read an activation, or `gated-` and one; `gated-gelu` means the tanh approximation."""
-    *gate, name = fields.text("feed_forward_proj", "relu").split("-")
+    *gate, name = fields.text("feed_forward_proj", usual).split("-")
     name = "gelu_new" if gate and name == "gelu" else name
     activation = Fields({"feed_forward_proj": name}, fields.file).activation("feed_forward_proj", name)
     if gate not in ([], ["gated"]):
@@ -59,42 +59,45 @@ class _TiedOnly(Custom):
         return bool(value)
 
 
-_HEADS, _PADDING = size("num_heads", size("num_attention_heads", 8)), integer("pad_token_id", 0)
-_DROPOUT = number("dropout_rate", 0.1)
-_NORM = record(RMSNorm, epsilon=number("layer_norm_epsilon", 1e-6))
+_PADDING = integer("pad_token_id", 0)
 _UNBIASED: dict[str, Any] = {"scale": 1.0, "projection_bias": False, "output_bias": False}
-_ATTENTION = record(MultiHeadAttention, num_heads=_HEADS, head_dim=size("d_kv", size("head_dim", 64)), **_UNBIASED)
-_COUNT = size("num_layers", 6)
-_BIAS = record(
-    RelativeBuckets,
-    num_heads=_HEADS,
-    buckets=size("relative_attention_num_buckets", 32),
-    max_distance=size("relative_attention_max_distance", 128),
-)
-_CONFIG = record(
-    EncoderDecoderConfig,
-    Layers(_COUNT, {"attention": _ATTENTION, "hidden": _HIDDEN}),
-    Layers(
-        size("num_decoder_layers", _COUNT),
-        {"decoder_attention": _ATTENTION, "cross_attention": _ATTENTION, "decoder_hidden": _HIDDEN},
-        counted="decoder_layers",
-    ),
-    width=size("d_model"),
-    vocab_size=size("vocab_size"),
-    gated=computed(lambda fields: _read_activation(fields)[0], "feed_forward_proj"),
-    activation=computed(lambda fields: _read_activation(fields)[1], "feed_forward_proj"),
-    feed_forward_bias=False,
-    residual="pre_norm",
-    norm=_NORM,
-    position_bias=_BIAS,
-    decoder_position_bias=_BIAS,
-    dropout=_DROPOUT,
-    attention_dropout=_DROPOUT,
-    feed_forward_dropout=_DROPOUT,
-    start_token=integer("decoder_start_token_id", _PADDING),
-    padding_token=_PADDING,
-    initializer=FanIn(),
-).writing(_write_activation)
+
+
+def _config(*, layers: int, heads: int, feed_forward: str) -> Record:
+    """Return the table of a family, with these values where a config has none."""
+    count, num_heads = size("num_layers", layers), size("num_heads", size("num_attention_heads", heads))
+    dropout, head_dim = number("dropout_rate", 0.1), size("d_kv", size("head_dim", 64))
+    attention = record(MultiHeadAttention, num_heads=num_heads, head_dim=head_dim, **_UNBIASED)
+    bias = record(
+        RelativeBuckets,
+        num_heads=num_heads,
+        buckets=size("relative_attention_num_buckets", 32),
+        max_distance=size("relative_attention_max_distance", 128),
+    )
+    return record(
+        EncoderDecoderConfig,
+        Layers(count, {"attention": attention, "hidden": _HIDDEN}),
+        Layers(
+            size("num_decoder_layers", count),
+            {"decoder_attention": attention, "cross_attention": attention, "decoder_hidden": _HIDDEN},
+            counted="decoder_layers",
+        ),
+        width=size("d_model"),
+        vocab_size=size("vocab_size"),
+        gated=computed(lambda fields: _read_activation(fields, feed_forward)[0], "feed_forward_proj"),
+        activation=computed(lambda fields: _read_activation(fields, feed_forward)[1], "feed_forward_proj"),
+        feed_forward_bias=False,
+        residual="pre_norm",
+        norm=record(RMSNorm, epsilon=number("layer_norm_epsilon", 1e-6)),
+        position_bias=bias,
+        decoder_position_bias=bias,
+        dropout=dropout,
+        attention_dropout=dropout,
+        feed_forward_dropout=dropout,
+        start_token=integer("decoder_start_token_id", _PADDING),
+        padding_token=_PADDING,
+        initializer=FanIn(),
+    ).writing(_write_activation)
 
 
 def _attention(theirs: str, name: str, ours: str) -> Rules:
@@ -124,13 +127,13 @@ def _side(side: str, feed_forward: str) -> Rules:
     )
 
 
-def _family(model_type: str, class_prefix: str, scales: bool) -> Family:
+def _family(model_type: str, class_prefix: str, config: Record, *, scales: bool) -> Family:
     output = _output(scales)
     tied_only = _TiedOnly(output["tied"].reader, output["tied"].writer)
     return Family(
         model_type=model_type,
         class_prefix=class_prefix,
-        config=_CONFIG,
+        config=config,
         classes=(
             ModelClass(
                 suffix="ForConditionalGeneration",
@@ -157,5 +160,5 @@ def _family(model_type: str, class_prefix: str, scales: bool) -> Family:
     )
 
 
-T5 = _family("t5", "T5", scales=True)
-MT5 = _family("mt5", "MT5", scales=False)
+T5 = _family("t5", "T5", _config(layers=6, heads=8, feed_forward="relu"), scales=True)
+MT5 = _family("mt5", "MT5", _config(layers=8, heads=6, feed_forward="gated-gelu"), scales=False)

@@ -215,7 +215,7 @@ def ends(tokens: Tensor, end: int) -> Tensor:
 
 
 class MaskedHead(nn.Module):
-    """Logits of tokens; the weights of `decoder` are the token embeddings."""
+    """Logits of tokens; the weights of `decoder` are the token embeddings, where they are tied."""
 
     def __init__(self, shared: dict[str, Any], vocab_size: int, task: dict[str, Any]) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -58,12 +58,14 @@ class Classification(Classifier):
     Attributes:
         dropout: rate on the pooled vector.
         label_smoothing: share of the target spread evenly over the classes.
+        max_seq_length: greatest number of tokens of an example; None is the model's.
     """
 
     needs_pooler: ClassVar[bool] = True
 
     dropout: Rate = 0.1
     label_smoothing: Rate = 0.0
+    max_seq_length: Size | None = None
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return Loss(*class_losses(output.require_logits(), batch, self.label_smoothing))
@@ -72,22 +74,27 @@ class Classification(Classifier):
 @kind("regression")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Regression(TaskOutput):
-    """dropout(pooled) W + b: numbers for every sequence (STS-B), trained by their squared error.
+    """phi(dropout(pooled) W + b): numbers for every sequence (STS-B), trained by their squared error.
 
-    `labels` are numbers `[batch]`, or `[batch, outputs]`; a `nan` carries no loss. `logits` are `[batch, outputs]`.
+    `labels` are numbers `[batch]`, or `[batch, outputs]`; a `nan` carries no loss. `logits` are the numbers
+    `[batch, outputs]`, as a `CrossEncoder` of sentence-transformers returns them.
 
     Attributes:
         outputs: how many numbers.
         dropout: rate on the pooled vector.
+        activation: phi, None for the identity; the numbers of `sigmoid` are between 0 and 1.
+        max_seq_length: greatest number of tokens of an example; None is the model's.
     """
 
     needs_pooler: ClassVar[bool] = True
 
     outputs: Size = 1
     dropout: Rate = 0.1
+    activation: Literal["sigmoid"] | None = None
+    max_seq_length: Size | None = None
 
-    def module(self, width: int, vocabulary: Vocabulary) -> LinearLogits:
-        return LinearLogits(width, self.outputs, self)
+    def module(self, width: int, vocabulary: Vocabulary) -> PredictedNumbers:
+        return PredictedNumbers(width, self.outputs, self)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels = batch_array(batch, "labels").astype(jnp.float32)
@@ -100,6 +107,16 @@ class Regression(TaskOutput):
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return {"labels": jax.ShapeDtypeStruct((batch_size, self.outputs), jnp.float32)}
+
+
+class PredictedNumbers(LinearLogits):
+    """The module of `Regression`."""
+
+    def __call__(self, features: Features, key: jax.Array | None) -> Output:
+        output = super().__call__(features, key)
+        if self.config.activation is None:
+            return output
+        return output._replace(logits=jax.nn.sigmoid(output.require_logits().astype(jnp.float32)))
 
 
 @kind("token_classification")
@@ -129,11 +146,13 @@ class MultiLabel(Classifier):
 
     Attributes:
         dropout: rate on the pooled vector.
+        max_seq_length: greatest number of tokens of an example; None is the model's.
     """
 
     needs_pooler: ClassVar[bool] = True
 
     dropout: Rate = 0.1
+    max_seq_length: Size | None = None
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels, logits = batch_array(batch, "labels").astype(jnp.float32), output.require_logits()

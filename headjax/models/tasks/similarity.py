@@ -50,7 +50,8 @@ class SentenceSimilarity(TaskOutput):
 
     With h_t the hidden states of a sentence's n tokens, t = 1 ... n, the poolings are `mean`, sum_t h_t / n;
     `mean_sqrt_len_tokens`, sum_t h_t / sqrt(n); `weightedmean`, sum_t t h_t / sum_t t; `max`, max_t h_t; `cls`, h_1;
-    `lasttoken`, h_n. Several are concatenated. `dense` maps follow, and the division by the length where `normalize`.
+    `lasttoken`, h_n. Several are concatenated. `dense` maps follow, and the division by the length where `normalize`;
+    of the result the first `truncate_dim` numbers are kept (Kusupati et al. 2022).
 
     `embeddings [batch, sentences, size]` are those of both sentences of a pair, which `segment_ids` (1, 2, 0 at
     padding) keep from seeing each other, or else of the whole row; 0 before `dense` for a sentence without tokens. A
@@ -67,6 +68,7 @@ class SentenceSimilarity(TaskOutput):
         default_prompt_name: the name of the usual one; empty for none.
         include_prompt: whether the tokens of prompts are pooled.
         max_seq_length: greatest number of tokens of a sentence; None is the model's.
+        truncate_dim: size of the vectors, cut after the rest; None keeps all numbers.
     """
 
     needs_tokens: ClassVar[bool] = True
@@ -79,6 +81,7 @@ class SentenceSimilarity(TaskOutput):
     default_prompt_name: str = ""
     include_prompt: bool = True
     max_seq_length: Size | None = None
+    truncate_dim: Size | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,6 +145,7 @@ class SentenceVectors(nnx.Module):
             vectors = getattr(self, f"dense_{number}").logits(vectors)
             vectors = vectors if dense.activation is None else ACTIVATIONS[dense.activation](vectors)
         vectors = unit(vectors) if self.config.normalize else vectors  # [batch, sentences, size]
+        vectors = vectors[..., : self.config.truncate_dim]
         alike = similarity(self.config.similarity, vectors[:, 0], vectors[:, 1]) if vectors.shape[1] == 2 else None
         return features.output(alike, embeddings=vectors)
 

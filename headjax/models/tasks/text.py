@@ -26,7 +26,7 @@ from headjax.nn.projections import bias_weight, into_heads
 @kind("masked_language_model")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLanguageModel(TaskOutput):
-    """norm(phi(h W + b)) E^T + c, with E the token embeddings (Devlin et al. 2019).
+    """norm(phi(h W + b)) E^T + c, with E the token embeddings (Devlin et al. 2019), or weights of its own.
 
     W maps to the size of the token embeddings, which ALBERT makes smaller than the width. `labels [batch, length]` are
     token ids, -100 where no loss is wanted.
@@ -35,6 +35,7 @@ class MaskedLanguageModel(TaskOutput):
         activation: phi.
         norm: the normalisation.
         transform_bias, bias: whether there are b and c.
+        tied: whether E are the token embeddings.
     """
 
     needs_tokens: ClassVar[bool] = True
@@ -43,6 +44,7 @@ class MaskedLanguageModel(TaskOutput):
     norm: Norm = LayerNorm(1e-12)
     transform_bias: bool = True
     bias: bool = True
+    tied: bool = True
 
     def module(self, width: int, vocabulary: Vocabulary) -> MaskedTokenLogits:
         return MaskedTokenLogits(self, width, vocabulary)
@@ -55,7 +57,8 @@ class MaskedLanguageModel(TaskOutput):
         return {"labels": Range(vocabulary.tokens, "tokens", ignored=IGNORED)}
 
     def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        return super().flops(width, vocabulary, length) + 2 * length * vocabulary.size * vocabulary.tokens
+        logits = 2 * length * vocabulary.size * vocabulary.tokens if self.tied else 0  # else among its matrices
+        return super().flops(width, vocabulary, length) + logits
 
 
 class MaskedTokenLogits(nnx.Module):
@@ -66,12 +69,14 @@ class MaskedTokenLogits(nnx.Module):
         self.transform = weight((width, vocabulary.size), ("embed", None))
         self.transform_bias = bias_weight(config.transform_bias, (vocabulary.size,), (None,))
         self.norm = config.norm.module(vocabulary.size)
+        self.kernel = None if config.tied else weight((vocabulary.size, vocabulary.tokens), ("embed", "vocabulary"))
         self.bias = bias_weight(config.bias, (vocabulary.tokens,), ("vocabulary",))
 
     def __call__(self, features: Features, key: jax.Array | None) -> Output:
-        phi, table = ACTIVATIONS[self.config.activation], features.embedding
+        phi = ACTIVATIONS[self.config.activation]
+        kernel = features.embedding.T if self.kernel is None else self.kernel[...]  # [size, vocabulary]
         inner = phi(into_heads(features.hidden, self.transform, self.transform_bias))  # [batch, length, size]
-        return features.output(into_heads(self.norm(inner), table.T, self.bias).astype(jnp.float32))
+        return features.output(into_heads(self.norm(inner), kernel, self.bias).astype(jnp.float32))
 
 
 @kind("pretraining")
