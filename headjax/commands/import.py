@@ -51,13 +51,15 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.hub import from_huggingface
     from headjax.models.summary import summarize
     from headjax.models.vision import VisionConfig
-    from headjax.tokenizers.files import looked_for
+    from headjax.tokenizers.files import VOCABULARIES
 
     model = from_huggingface(options.directory, family=options.family, dtype=options.dtype, progress=progress)
     model.save(options.out)
     if model.tokenizer is None and not isinstance(model.config, VisionConfig):
-        files = ", ".join(looked_for(model.history[-1]["family"]))
-        print(f"headjax: note: {printable(options.directory)} has no tokenizer ({files})", file=sys.stderr)
+        print(
+            f"headjax: note: {printable(options.directory)} has no tokenizer ({', '.join(VOCABULARIES)})",
+            file=sys.stderr,
+        )
     entry = model.history[-1]
     return Found(
         family=entry["family"],

@@ -191,7 +191,8 @@ def encode_sequences(
 ) -> Sequences:
     """Encode sentences, or pairs of them, with the tokenizer's special tokens ([CLS] a [SEP] b [SEP] for BERT).
 
-    Examples that are too long are cut at their end; of a pair the longer sentence is cut first, token by token.
+    Examples that are too long are cut at their end, or at their beginning where the tokenizer's `truncation_side` says
+    so; of a pair the longer sentence is cut first, token by token.
     """
     backend = changeable(tokenizer)
     pair = second is not None
@@ -200,12 +201,11 @@ def encode_sequences(
         raise DataError("tokenizer: it has no post-processor, so it cannot join pairs of sentences")
     if max_length <= special + pair:
         raise DataError(f"max_length: {max_length} tokens leave no room for text beside {special} special tokens")
-    backend.enable_truncation(max_length, strategy="longest_first")
+    backend.enable_truncation(max_length, strategy="longest_first", direction=tokenizer.truncation_side)
     inputs = list(first) if second is None else list(zip(first, second, strict=True))
     with library_errors(CANNOT_READ):
         encoded = backend.encode_batch(inputs, add_special_tokens=True)
-    ids, types = ([np.asarray(getattr(one, name), np.int32) for one in encoded] for name in ("ids", "type_ids"))
-    return Sequences(ids, types)
+    return Sequences([np.asarray(one.ids, np.int32) for one in encoded], [tokenizer.types(one) for one in encoded])
 
 
 def encode_prompted(
@@ -266,7 +266,7 @@ def changeable(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 def text_batch(
     tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None = None, *, max_length: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Return texts, or pairs of texts, as a batch for a model: with special tokens, padded on the right.
+    """Return texts, or pairs of texts, as a batch for a model: with special tokens, padded on the tokenizer's side.
 
         >>> model = headjax.demo_model()
         >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:", "pass"])
@@ -293,4 +293,9 @@ def text_batch(
     encoded = encode_sequences(tokenizer, texts, pairs, max_length=2**31 - 1 if max_length is None else max_length)
     rows = sequences({"input_ids": encoded.ids, "token_type_ids": encoded.types}, {}, padding_id(tokenizer))
     examples = [*each(rows)]
-    return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+    batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+    if tokenizer.config.get("padding_side") == "left":
+        counts = batch["attention_mask"].sum(axis=1, keepdims=True)
+        columns = (np.arange(rows.length) + counts) % rows.length
+        batch = {name: np.take_along_axis(array, columns, axis=1) for name, array in batch.items()}
+    return batch

@@ -37,11 +37,15 @@ class Request(NamedTuple):
     columns: Mapping[str, str] = {}
 
     def length(self, usual: int = LENGTH, name: str = "length") -> int:
-        """Return the number of tokens of an example: as asked for, or the usual one within the model's positions."""
+        """Return the number of tokens of an example: as asked for, or the usual one within the model's limits.
+
+        These are its positions, and where its task has no `max_seq_length` the tokenizer's greatest length.
+        """
         reach: int | None = getattr(self.model.config, "max_length", None)
         fits = reach is None or self.asked_length <= reach
         require(fits, name, f"{self.asked_length} tokens, but the model has {reach} positions")
-        usual = getattr(getattr(self.model.config, "task", None), "max_seq_length", None) or usual
+        limit = None if self.model.tokenizer is None else self.model.tokenizer.max_length
+        usual = getattr(getattr(self.model.config, "task", None), "max_seq_length", None) or min(usual, limit or usual)
         return self.asked_length or (usual if reach is None else min(usual, reach))
 
     def tokenizer(self) -> Tokenizer:

@@ -7,15 +7,15 @@ are.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headjax.hub.sentences import MODULES, PIPELINE, pipeline_files, transformer_folder, write_maps
 from headjax.models.model import Model
-from headjax.tokenizers.files import CONFIG_FILE, FILES, MODEL_FILE, read_tokenizer, write_tokenizer
-from headjax.tokenizers.tokenizer import TARGET_FILE
+from headjax.tokenizers.files import FILES, MODEL_FILE, digest, read_object, read_tokenizer, write_tokenizer
 
-TOKENIZER = frozenset({*FILES, TARGET_FILE, "spiece.model", "sentencepiece.bpe.model"}) - {MODEL_FILE}
+TOKENIZER = frozenset(FILES)
 """Files of a tokenizer."""
 
 _PREPROCESSING = {f"{name}_config.json" for name in ("preprocessor", "processor", "video_preprocessor")}
@@ -45,25 +45,41 @@ def read_companions(folder: Path) -> dict[str, bytes]:
 
 
 def write_companions(model: Model, folder: Path) -> None:
-    """Write the files that a model carries, and its tokenizer, into a directory that has its `config.json`."""
+    """Write the files that a model carries, and its tokenizer, into a directory that has its `config.json`.
+
+    The tokenizer's files come back unchanged where `transformers` reads them as it did: under the same `model_type`.
+    """
+    same = last_import(model).get("tokenizer") == digest(model.tokenizer, model_type_of(folder))
     others = {name: data for name, data in model.files.items() if name.partition("/")[0] not in PIPELINE}
     for name, data in (others | pipeline_files(model)).items():
-        if model.tokenizer is not None or name not in TOKENIZER:
+        if (same and model.tokenizer is not None) or name not in TOKENIZER:
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(data)
     write_maps(model, folder)
-    if model.tokenizer is None or read_tokenizer(folder) == model.tokenizer:
-        return
-    for name in TOKENIZER:
-        (folder / name).unlink(missing_ok=True)
-    config: Any = model.config
-    longest = getattr(getattr(config, "task", None), "max_seq_length", None) or getattr(config, "max_length", None)
-    write_tokenizer(model.tokenizer, folder, longest, segments=getattr(config, "segments", 0) > 1)
+    if model.tokenizer is not None and not same:
+        config: Any = model.config
+        task = getattr(config, "task", None)
+        longest = getattr(task, "max_seq_length", None) or getattr(config, "max_length", None)
+        write_tokenizer(model.tokenizer, folder, longest, segments=getattr(config, "segments", 0) > 1)
 
 
-def declaring_tokenizer(model: Model) -> Model:
-    """Return the model without tokenizer files that name no class, which then follows from a family's `model_type`."""
-    settings = json.loads(model.files.get(CONFIG_FILE, b"{}"))
-    if isinstance(settings, dict) and settings.get("tokenizer_class"):
-        return model
-    return model.replace(files={name: data for name, data in model.files.items() if name not in TOKENIZER})
+def tokenizer_notes(model: Model, folder: Path) -> tuple[str, ...]:
+    """Return what is to be said where `transformers` takes a class of its own, whatever class the directory names."""
+    if model.tokenizer is None or model_type_of(folder) != "qwen2":
+        return ()
+    theirs = read_tokenizer(folder)
+    ours, read = (json.loads(each.vocabulary) for each in (model.tokenizer, theirs) if each is not None)
+    if all(ours.get(part) == read.get(part) for part in ("normalizer", "pre_tokenizer")):
+        return ()
+    return ("AutoTokenizer splits texts of qwen2 by Qwen2's rules; read the tokenizer with PreTrainedTokenizerFast",)
+
+
+def last_import(model: Model) -> Mapping[str, Any]:
+    """Return the history's last import; nothing without one."""
+    entries = reversed(model.history)
+    return next((entry for entry in entries if entry.get("action") == "import" and "config" in entry), {})
+
+
+def model_type_of(folder: Path) -> Any:
+    """Return the `model_type` of a directory, which decides how `transformers` reads its tokenizer."""
+    return read_object(folder / MODEL_FILE).get("model_type")

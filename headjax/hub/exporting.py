@@ -20,7 +20,7 @@ from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
 from headjax.hub import maxtext
 from headjax.hub.checking import EXPORTED, ONNX, Exported
-from headjax.hub.companions import declaring_tokenizer, write_companions
+from headjax.hub.companions import last_import, tokenizer_notes, write_companions
 from headjax.hub.families import FAMILIES
 from headjax.hub.families.entries import label_names
 from headjax.hub.families.remote import MODELING
@@ -97,14 +97,14 @@ def to_huggingface(
         return _export_maxtext(model, directory)
     plain = without_pipeline(model)
     chosen, name, written = choose(plain, _families(plain, family), layout, own=family is None)
-    entries = _export(declaring_tokenizer(model) if name == "remote" else model, directory, chosen, written, progress)
+    entries = _export(model, directory, chosen, written, progress)
     return Exported(
         chosen.model_type,
         name,
         len(entries),
         sum(entry.size * entry.dtype.itemsize for entry in entries.values()),
-        bytes_before=_imported(model).get("bytes"),
-        notes=_notes(model, chosen),
+        bytes_before=last_import(model).get("bytes"),
+        notes=(*_notes(model, chosen), *tokenizer_notes(model, path_of(directory))),
     )
 
 
@@ -127,17 +127,11 @@ def _export(
 
 def _export_onnx(model: Model, directory: str | Path, length: int | None, quantize: str | None) -> Exported:
     """Write the directory of a graph, beside the config that most programs read."""
-    described, plain = None, without_pipeline(model)
-    for layout in ("native", "padded", "remote"):
-        with contextlib.suppress(InexpressibleError):
-            chosen, _, written = choose(plain, _families(plain), layout, own=True)
-            described = _described(model, chosen, written)[0], chosen
-            break
+    plain = without_pipeline(model)
     differences: list[float] = []
 
     def write(folder: Path) -> None:
-        if described is not None:
-            _write_config(folder, *described)
+        _write_nearest_config(model, folder)
         differences.append(write_onnx(plain, folder, length))
         if quantize is not None:
             quantize_onnx(folder, quantize)
@@ -150,6 +144,16 @@ def _export_onnx(model: Model, directory: str | Path, length: int | None, quanti
         return exported
     name = QUANTIZED[quantize]
     return exported._replace(notes=(f"{name}: {size_of(path_of(directory) / name) / 1e6:.0f} MB",))
+
+
+def _write_nearest_config(model: Model, folder: Path) -> None:
+    """Write a `config.json` for programs that read the sizes or the tokenizer alone, of the family of origin first."""
+    plain = without_pipeline(model)
+    for layout in ("native", "padded", "remote"):
+        with contextlib.suppress(InexpressibleError):
+            chosen, _, written = choose(plain, _families(plain), layout, own=True)
+            _write_config(folder, _described(model, chosen, written)[0], chosen)
+            return
 
 
 def _export_maxtext(model: Model, directory: str | Path) -> Exported:
@@ -165,7 +169,7 @@ def _export_maxtext(model: Model, directory: str | Path) -> Exported:
 
     def write(folder: Path) -> None:
         counts.append(maxtext.write_maxtext(written.model, folder))
-        _write_config(folder, _described(model, chosen, written)[0], chosen)
+        _write_nearest_config(model, folder)
         write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout(maxtext.SIZES, EXPORTED))
@@ -174,7 +178,7 @@ def _export_maxtext(model: Model, directory: str | Path) -> Exported:
         if written.fields["tie_word_embeddings"]
         else ()
     )
-    return Exported(chosen.model_type, "maxtext", *counts[-1], None, _imported(model).get("bytes"), notes)
+    return Exported(chosen.model_type, "maxtext", *counts[-1], None, last_import(model).get("bytes"), notes)
 
 
 def _described(model: Model, chosen: Family, written: Written) -> tuple[dict[str, Any], dict[str, BoundRule]]:
@@ -201,14 +205,14 @@ def _write_config(folder: Path, fields: Mapping[str, Any], family: Family) -> No
 
 def _past(model: Model, family: Family) -> dict[str, Any]:
     """Return the fields of the imported config that an export in a family may keep."""
-    imported = _imported(model)
+    imported = last_import(model)
     past: Mapping[str, Any] = imported.get("config", {})
     kept = past if imported.get("family") == family.model_type else family.carried
     return {name: past[name] for name in kept if name in past and name not in _FORGOTTEN}
 
 
 def _notes(model: Model, family: Family) -> tuple[str, ...]:
-    origin = _imported(model).get("family")
+    origin = last_import(model).get("family")
     if family.files() and origin != family.model_type:
         return (f"no class of transformers has these sizes; {MODELING} has, with trust_remote_code=True",)
     other = f"a {origin} config.json cannot express this model; it is written as {family.model_type}"
@@ -246,14 +250,8 @@ def _families(model: Model, asked: str | Family | None = None) -> list[Family]:
     fitting = [family for family in FAMILIES if isinstance(model.config, family.kinds)]
     if not fitting:
         raise InexpressibleError(f"no family has {kind_of(model.config)} models")
-    origin = _imported(model).get("family")
+    origin = last_import(model).get("family")
     return sorted(fitting, key=lambda family: family.model_type != origin)
-
-
-def _imported(model: Model) -> Mapping[str, Any]:
-    """Return the history's last import; nothing without one."""
-    entries = reversed(model.history)
-    return next((entry for entry in entries if entry.get("action") == "import" and "config" in entry), {})
 
 
 def _entries(bound: Mapping[str, BoundRule], params: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:

@@ -18,7 +18,7 @@ from headjax.core import history
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
-from headjax.hub.companions import read_companions
+from headjax.hub.companions import model_type_of, read_companions
 from headjax.hub.families import FAMILIES, REMOTE
 from headjax.hub.family import BUFFERS, Family
 from headjax.hub.fields import Fields
@@ -31,7 +31,8 @@ from headjax.models.config import ModelConfig
 from headjax.models.model import Model
 from headjax.models.tasks import SentenceSimilarity
 from headjax.storage.hub import source_of
-from headjax.tokenizers.files import read_tokenizer
+from headjax.tokenizers.files import digest, read_tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 
 _OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 """Endings of names that the first conversions from TensorFlow gave, with today's endings."""
@@ -87,6 +88,9 @@ def from_huggingface(
     sizes = (tensor.size * kinds[path].itemsize for path, tensor in flatten(config.tensors()).items())
     check_arrays(str(directory), sizes, memory_of(mesh))
     params = _load_params(config.tensors(), pieces, files, mesh, kinds, progress)
+    # The demo's files are what AutoTokenizer reads of them, and a first example should not wait for transformers.
+    tokenizer = Tokenizer.load(folder) if folder == DEMO else read_tokenizer(folder)
+    tokenizer = read_cased(folder, companions, tokenizer)
     entry = history.entry(
         "import",
         family=family.model_type,
@@ -94,6 +98,7 @@ def from_huggingface(
         tensors=len(bound),
         bytes=sum(array.nbytes for array in flatten(params).values()),
         config=dict(fields.data),
+        tokenizer=digest(tokenizer, model_type_of(folder)),
     )
     if isinstance(getattr(whole, "task", None), SentenceSimilarity):
         declared = whole.tensors().get("output", {})
@@ -103,7 +108,7 @@ def from_huggingface(
             return _placed(np.array(maps[path], dtype, order="C"), places.get(path))
 
         params = {**params, "output": map_tensors(placed, declared)}
-    return Model(whole, params, (entry,), read_cased(folder, companions, read_tokenizer(place)), companions)
+    return Model(whole, params, (entry,), read_cased(folder, companions, tokenizer), companions)
 
 
 def demo_model() -> Model:

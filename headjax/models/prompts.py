@@ -49,7 +49,9 @@ def prompt_batch(
     empty = next((number for number, ids in enumerate(encoded) if not ids), None)
     if empty is not None:
         raise DataError(f"prompts[{empty}]: no token, and the tokenizer has no end-of-text token to begin with")
-    if max_length:
+    if max_length and tokenizer.truncation_side == "left":
+        encoded = [ids[-max_length:] for ids in encoded]
+    elif max_length:
         encoded = [ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]] for ids in encoded]
     shape = (len(encoded), max(map(len, encoded)))
     batch = {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.zeros(shape, np.int32)}

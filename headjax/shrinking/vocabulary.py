@@ -24,8 +24,6 @@ from headjax.core.tensors import flatten, map_tensors
 from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model
-from headjax.tokenizers.files import CONFIG_FILE, WORDPIECE_FILE
-from headjax.tokenizers.tokenizer import VOCABULARY_FILE, Tokenizer
 
 GENERATION = "generation_config.json"
 
@@ -65,8 +63,9 @@ def trim_vocabulary(model: Model, texts: Iterable[str]) -> Model:
         return jnp.take(arrays[path], rows, axis=axes[0]) if axes else arrays[path]
 
     params = map_tensors(cut, smaller.tensors())
-    trimmed = Tokenizer(json.dumps(_trimmed(data, new), ensure_ascii=False), tokenizer.special)
-    files = _files(model.files, trimmed, new)
+    vocabulary = json.dumps(_trimmed(data, new), ensure_ascii=False)
+    trimmed = dataclasses.replace(tokenizer, vocabulary=vocabulary)
+    files = _files(model.files, new)
     model = model.replace(config=smaller, params=params, tokenizer=trimmed, files=files)
     return model.with_entry("trim_vocabulary", kept=kept)
 
@@ -127,19 +126,9 @@ def _renumbered(processor: Any, new: Mapping[int, int]) -> Any:
     return processor
 
 
-def _files(files: Mapping[str, bytes], trimmed: Tokenizer, new: Mapping[int, int]) -> dict[str, bytes]:
-    """Return the files that came with a model, those of its tokenizer trimmed, too."""
+def _files(files: Mapping[str, bytes], new: Mapping[int, int]) -> dict[str, bytes]:
+    """Return the files that came with a model, with new ids for generation; an export writes the tokenizer's anew."""
     found = dict(files)
-    if VOCABULARY_FILE in found:
-        found[VOCABULARY_FILE] = trimmed.vocabulary.encode()
-    if WORDPIECE_FILE in found:
-        ordered = sorted(trimmed.prompt_backend.get_vocab().items(), key=lambda pair: pair[1])
-        found[WORDPIECE_FILE] = "".join(f"{token}\n" for token, _ in ordered).encode()
-    settings = json.loads(found.get(CONFIG_FILE, b"{}"))
-    if isinstance(settings, dict) and "added_tokens_decoder" in settings:
-        added = settings["added_tokens_decoder"].items()
-        settings["added_tokens_decoder"] = {str(new[int(old)]): token for old, token in added if int(old) in new}
-        found[CONFIG_FILE] = json.dumps(settings, indent=2).encode()
     if GENERATION in found:
         fields = json.loads(found[GENERATION])
         found[GENERATION] = json.dumps({name: _new_ids(name, value, new) for name, value in fields.items()}).encode()

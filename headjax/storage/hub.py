@@ -16,8 +16,8 @@ from headjax.storage.paths import matches, path_of
 SCHEME = "hf://"
 """Beginning of the address of a repository on the Hub."""
 
-OF_MODELS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm")
-"""Files of a model that are read: its config, weights, and tokenizer."""
+OF_MODELS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
+"""Files of a model that are read: its config, weights, tokenizer and chat templates."""
 
 
 def source_of(path: str | os.PathLike[str]) -> Path:

@@ -1,63 +1,64 @@
-"""Tokenizers in the files of Hugging Face directories: read from any family's, written as `tokenizer.json`."""
+"""Tokenizers of Hugging Face directories: what `AutoTokenizer` of `transformers` makes of their files."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
-from collections.abc import Mapping
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
-from headjax.storage.files import parse_json, read_document
+from headjax.storage.files import read_document
 from headjax.storage.paths import path_of
-from headjax.tokenizers.sentencepiece import (
-    BYTE_FALLBACK,
-    LLAMA_FILE,
-    MARIAN_FILES,
-    byte_fallback_tokenizer,
-    marian_tokenizer,
+from headjax.tokenizers.marian import marian_tokenizer
+from headjax.tokenizers.tokenizer import (
+    CONFIG_FILE,
+    SPECIAL_FILE,
+    TARGET_FILE,
+    VOCABULARY_FILE,
+    Tokenizer,
+    library_errors,
+    object_of,
 )
-from headjax.tokenizers.settings import ADDED_FILE, ROLES, added_tokens, class_of, with_added, with_settings
-from headjax.tokenizers.tokenizer import SPECIAL_FILE, VOCABULARY_FILE, Tokenizer, parsed, special_tokens
-from headjax.tokenizers.vocabularies import BYTE_LEVEL, MERGES, VOCABULARY, byte_level_tokenizer, wordpiece_tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
-CONFIG_FILE = "tokenizer_config.json"
 MODEL_FILE = "config.json"
-WORDPIECE_FILE = "vocab.txt"
 
-RULES: Mapping[str, Mapping[str, Any]] = {
-    WORDPIECE_FILE: {
-        "do_basic_tokenize": True,
-        "word_tokenizer_type": "basic",  # Japanese BERTs have others
-    },
-    **{family: {"add_bos_token": False} for family in BYTE_LEVEL},
-    "marian": {"separate_vocabs": False},
-}
-"""Entries of `tokenizer_config.json`, and the only values by which a file or a family's files are read."""
-
-_OWN: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(BYTE_LEVEL, (VOCABULARY, MERGES)),
-    **dict.fromkeys(BYTE_FALLBACK, (LLAMA_FILE,)),
-    "marian": MARIAN_FILES,
-}
-"""The files, all of them needed, whose meaning depends on the model's family."""
-
-FILES = (
-    *(VOCABULARY_FILE, CONFIG_FILE, SPECIAL_FILE, ADDED_FILE, MODEL_FILE, WORDPIECE_FILE, VOCABULARY, MERGES),
-    LLAMA_FILE,
-    *MARIAN_FILES,
+VOCABULARIES = (
+    *(VOCABULARY_FILE, "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
+    *("spm.model", "source.spm", "tekken.json"),
 )
-"""Names of the files that a tokenizer may be read from."""
+"""Names of the files that hold a vocabulary; a directory without any has no tokenizer."""
+
+FILES = (*VOCABULARIES, "merges.txt", "target.spm", CONFIG_FILE, SPECIAL_FILE, TARGET_FILE, "added_tokens.json")
+"""Names of all files of a tokenizer."""
+
+_ANY_CLASS = (VOCABULARY_FILE, "tokenizer.model", "tekken.json")
+"""Vocabularies that `transformers` reads for every class, whatever files the class names."""
+
+_SETTINGS = (
+    *("model_max_length", "padding_side", "truncation_side", "model_input_names", "clean_up_tokenization_spaces"),
+    *("split_special_tokens", "extra_special_tokens", "chat_template"),
+)
+"""Attributes of a tokenizer of `transformers` beside its vocabulary and special tokens, as `tokenizer_config.json`
+names them."""
+
+GENERIC_CLASS = "PreTrainedTokenizerFast"
+"""The class that takes `tokenizer.json` as it is: `TokenizersBackend` in `transformers` 5, which knows both names."""
+
+WAY_OUT = "write tokenizer.json with save_pretrained of a tokenizer that transformers reads"
 
 
 def read_tokenizer(directory: str | Path) -> Tokenizer | None:
-    """Read the tokenizer of a directory: `tokenizer.json`, or else the files of its family.
+    """Read the tokenizer of a Hugging Face directory with `transformers.AutoTokenizer`.
 
-    Those files are `vocab.txt` (BERT's WordPiece), `vocab.json` with `merges.txt` (byte-level BPE: GPT-2, RoBERTa,
-    BART), and SentencePiece's, which need the library of that name: `tokenizer.model` (Llama, Mistral), `source.spm`
-    with `target.spm` and `vocab.json` (Marian). The family is the `model_type` of `config.json`. Special tokens have
-    roles from `special_tokens_map.json` and `tokenizer_config.json`; what these and `added_tokens.json` add or set is
-    applied as `transformers` applies it. No other files are read: save such a tokenizer as `tokenizer.json` first.
+    Its backend is kept, a value of the `tokenizers` library, so that `transformers` is used here alone. Code of the
+    directory is never run. Files of SentencePiece (`*.model`, `*.spm`) need the library of that name.
 
         >>> headjax.read_tokenizer("headjax/hub/demo").vocab_size
         2048
@@ -66,96 +67,115 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
         directory: the directory.
 
     Returns:
-        The tokenizer; None if the directory has none of these files.
+        The tokenizer; None if the directory has no vocabulary.
 
     Raises:
-        DataError: a file is broken; the message starts with it.
+        DataError: `transformers` cannot read the tokenizer, or only by code of the directory.
     """
     folder = path_of(directory)
-    config, companion = read_object(folder / CONFIG_FILE), read_object(folder / SPECIAL_FILE)
-    model_type = str(read_object(folder / MODEL_FILE).get("model_type", ""))
-    roles = special_tokens(config, folder / CONFIG_FILE, ROLES)
-    roles |= special_tokens(companion, folder / SPECIAL_FILE, ROLES)
-    whole = (folder / VOCABULARY_FILE).is_file()
-    if whole:
-        tokenizer: Tokenizer | None = Tokenizer(read_document(folder / VOCABULARY_FILE), tuple(sorted(roles.items())))
-    elif (folder / WORDPIECE_FILE).is_file():
-        _check_rules(folder, WORDPIECE_FILE, config)
-        tokenizer, config = wordpiece_tokenizer(folder / WORDPIECE_FILE), {**config, "tokenizer_class": "BertTokenizer"}
-    else:
-        tokenizer = _of_family(folder, model_type, config)
-    if tokenizer is None:
+    if not any((folder / name).is_file() for name in VOCABULARIES):
         return None
-    parsed(tokenizer, directory)
-    kind = class_of(config, model_type)
-    added = added_tokens(config, companion, read_object(folder / ADDED_FILE))
-    flags = not whole or (bool(kind) and "added_tokens_decoder" in config)
-    if kind == "Llama" and not whole and config.get("add_prefix_space") is not False:
-        kind = ""  # SentencePiece's own rules for white space, which are those of the model file
+    with _local_copy(folder) as place:
+        theirs = _auto_tokenizer(place, directory)
+        kind = type(theirs).__name__
+        special = dict(theirs.special_tokens_map)
+        settings = {name: getattr(theirs, name, None) for name in _SETTINGS}
+        known = {name: value for name, value in settings.items() if value is not None}
+        text = json.dumps({"tokenizer_class": GENERIC_CLASS, **known, **special}, indent=2)
+        shared: Any = {"special": tuple(sorted(special.items())), "settings": text}
+        if kind == "MarianTokenizer":
+            source, target = marian_tokenizer(place)
+            return Tokenizer(source, target=target, **shared)
+        if not getattr(theirs, "is_fast", False):
+            raise DataError(f"{directory}: {kind} of transformers does not run on the tokenizers library; {WAY_OUT}")
+        backend = theirs.backend_tokenizer
+        backend.no_truncation()  # their sides are among the settings
+        backend.no_padding()
+        target = place / TARGET_FILE
+        return Tokenizer(backend.to_str(), target=read_document(target) if target.is_file() else "", **shared)
 
-    def applied(text: str) -> str:
-        return text and with_added(with_settings(text, kind, config), added, folder / CONFIG_FILE, flags=flags)
 
-    special = tuple(sorted({**dict(tokenizer.special), **roles}.items()))
-    return parsed(Tokenizer(applied(tokenizer.vocabulary), special, applied(tokenizer.target)), directory)
+def _auto_tokenizer(folder: Path, named: str | Path) -> Any:
+    """Return the tokenizer of `transformers`, in silence; errors name the directory, or its file that is no JSON."""
+    try:
+        with _silence(), library_errors(f"{named}: AutoTokenizer of transformers"):
+            from transformers import AutoTokenizer
+
+            theirs = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except DataError as error:
+        for name in (CONFIG_FILE, SPECIAL_FILE, "added_tokens.json", VOCABULARY_FILE, MODEL_FILE):
+            read_object(path_of(named) / name)
+        said = str(error)
+        if "trust_remote_code" in said:
+            raise DataError(f"{named}: its tokenizer is code of the directory, which is not run; {WAY_OUT}") from None
+        raise DataError(f"{said[:300]}; {WAY_OUT}, or pip install sentencepiece for its model files") from None
+    reads = {*type(theirs).vocab_files_names.values(), *_ANY_CLASS} - {None}
+    if not any((folder / name).is_file() for name in reads):  # transformers makes an empty vocabulary
+        files = " or ".join(sorted({*reads} - {*_ANY_CLASS[1:]}))
+        raise DataError(f"{named}: {type(theirs).__name__} of transformers reads {files}, which is not there")
+    return theirs
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Silence warnings and logs: of a missing PyTorch, and of configs of models that are not loaded here."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
+def _local_copy(folder: Path) -> Iterator[Path]:
+    """Yield the folder, or a copy of its tokenizer's files where it lies in a bucket."""
+    if isinstance(folder, Path):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as copy:
+        for name in (*FILES, MODEL_FILE):
+            if (folder / name).is_file():
+                (Path(copy) / name).write_bytes((folder / name).read_bytes())
+        yield Path(copy)
 
 
 def open_tokenizer(path: str) -> Tokenizer:
-    """Return the tokenizer of a `vocab.txt`, of a folder that holds one, or of a model directory."""
+    """Return the tokenizer of a `vocab.txt`, of a model directory, or of a folder that `AutoTokenizer` reads."""
     given = path_of(path).expanduser()
     if given.is_file():
         return wordpiece_tokenizer(given)
-    for folder in (given / "tokenizer", given):
-        found = read_tokenizer(folder) if folder.is_dir() else None
-        if found is not None:
-            return found
-    raise DataError(f"{path}: no tokenizer there")
-
-
-def looked_for(family: str) -> tuple[str, ...]:
-    """Return the files from which the tokenizer of a model of this `model_type` may be built."""
-    return (VOCABULARY_FILE, WORDPIECE_FILE, *_OWN.get(family, ()))
-
-
-def _of_family(folder: Path, family: str, config: Mapping[str, Any]) -> Tokenizer | None:
-    """Return the tokenizer of the family's own files; None if one is missing."""
-    files = _OWN.get(family, ())
-    if not files or not all((folder / name).is_file() for name in files):
-        return None
-    _check_rules(folder, family, config)
-    if family in BYTE_LEVEL:
-        return byte_level_tokenizer(folder, family)
-    if family in BYTE_FALLBACK:
-        ends = {"start": bool(config.get("add_bos_token", True)), "end": bool(config.get("add_eos_token", False))}
-        return byte_fallback_tokenizer(folder / files[0], **ends)
-    return marian_tokenizer(folder)
+    if (given / "tokenizer" / VOCABULARY_FILE).is_file():
+        return Tokenizer.load(given / "tokenizer")
+    found = read_tokenizer(given) if given.is_dir() else None
+    if found is None:
+        raise DataError(f"{path}: no tokenizer there")
+    return found
 
 
 def write_tokenizer(
     tokenizer: Tokenizer, directory: str | Path, max_length: int | None = None, *, segments: bool = False
 ) -> None:
-    """Write the files from which `transformers` builds the same tokenizer."""
-    tokenizer.save(directory)
-    # The default of `transformers` depends on its version, and a model that misses types reads a pair as one text.
-    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **dict(tokenizer.special)}
-    config["model_input_names"] = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
-    if max_length is not None:
-        config["model_max_length"] = max_length
-    (path_of(directory) / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    """Write the files from which `AutoTokenizer` reads the same tokenizer under any `model_type` but Qwen2's."""
+    settings = tokenizer.settings
+    if not settings:
+        # The default of `transformers` depends on its version, and a model that misses types reads a pair as one text.
+        names = ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"]
+        config = {"tokenizer_class": GENERIC_CLASS, **dict(tokenizer.special), "model_input_names": names}
+        settings = json.dumps(config | ({} if max_length is None else {"model_max_length": max_length}), indent=2)
+    Tokenizer(tokenizer.vocabulary, tokenizer.special, tokenizer.target, settings).save(directory)
 
 
-def _check_rules(folder: Path, kind: str, config: Mapping[str, Any]) -> None:
-    for name, usual in RULES.get(kind, {}).items():
-        if config.get(name, usual) != usual:
-            asked = f"{name} is {config[name]}"
-            raise DataError(f"{folder / CONFIG_FILE}: {asked}; save the tokenizer as {VOCABULARY_FILE}")
+def digest(tokenizer: Tokenizer | None, model_type: Any) -> str:
+    """Return a hash of a tokenizer and of the `model_type` under which files mean it; empty without a tokenizer."""
+    if tokenizer is None:
+        return ""
+    parts = [tokenizer.vocabulary, tokenizer.special, tokenizer.target, tokenizer.settings, model_type]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def read_object(file: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one without the file."""
-    if not file.exists():
-        return {}
-    data = parse_json(read_document(file), str(file))
-    if not isinstance(data, dict):
-        raise DataError(f"{file}: not a JSON object")
-    return data
+    return object_of(read_document(file), file) if file.exists() else {}

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -25,7 +25,11 @@ END_OF_TEXT = "<|endoftext|>"
 
 VOCABULARY_FILE = "tokenizer.json"
 SPECIAL_FILE = "special_tokens_map.json"
+CONFIG_FILE = "tokenizer_config.json"
 TARGET_FILE = "target_tokenizer.json"
+
+UNLIMITED = 10**9
+"""`model_max_length` of tokenizers without a limit is above."""
 
 _ENCODED_AT_ONCE = 1024
 CANNOT_READ = "tokenizer: cannot read a text"
@@ -56,16 +60,41 @@ class Tokenizer:
         special: special tokens by role, in pairs of Hugging Face's role (`eos_token`, `pad_token`, ...) and token.
         target: text of a second `tokenizer.json` for translations, where a model splits its target language by
             other rules than its source language (Marian). Tokens have the same ids in both.
+        settings: text of a `tokenizer_config.json` of `transformers`, where the tokenizer came with one: the sides of
+            truncation and padding, the greatest length, a chat template.
     """
 
     vocabulary: str = dataclasses.field(repr=False)
     special: tuple[tuple[str, str], ...] = ()
     target: str = dataclasses.field(default="", repr=False)
+    settings: str = dataclasses.field(default="", repr=False)
+
+    @functools.cached_property
+    def config(self) -> Mapping[str, Any]:
+        """The fields of the settings."""
+        found: dict[str, Any] = json.loads(self.settings or "{}")
+        return found
+
+    @property
+    def max_length(self) -> int | None:
+        """The greatest number of tokens that `transformers` keeps of a text (`model_max_length`); None is no limit."""
+        limit = int(self.config.get("model_max_length", UNLIMITED))
+        return limit if limit < UNLIMITED else None
+
+    @property
+    def truncation_side(self) -> str:
+        """The side on which texts are cut, `right` or `left`."""
+        return str(self.config.get("truncation_side", "right"))
+
+    def types(self, encoding: tokenizers.Encoding) -> np.ndarray:
+        """Return the `token_type_ids` of an encoding, int32 `[tokens]`; 0 where `transformers` gives the model none."""
+        names = self.config.get("model_input_names", ("token_type_ids",))
+        return np.asarray(encoding.type_ids, np.int32) * np.int32("token_type_ids" in names)
 
     @functools.cached_property
     def for_targets(self) -> Tokenizer:
         """The tokenizer of translations; the tokenizer itself unless it has a `target`."""
-        return Tokenizer(self.target, self.special) if self.target else self
+        return Tokenizer(self.target, self.special, settings=self.settings) if self.target else self
 
     @functools.cached_property
     def backend(self) -> tokenizers.Tokenizer:
@@ -174,16 +203,16 @@ class Tokenizer:
     def save(self, directory: str | Path) -> None:
         """Write `tokenizer.json` and `special_tokens_map.json`, which `load` and other tools read.
 
-        A tokenizer with a `target` also writes `target_tokenizer.json`.
+        A tokenizer with a `target` also writes `target_tokenizer.json`, one with settings `tokenizer_config.json`.
 
         Raises:
             HeadjaxError: a file cannot be written.
         """
-        directory = path_of(directory)
-        write_file(directory / VOCABULARY_FILE, self.vocabulary.encode())
-        if self.target:
-            write_file(directory / TARGET_FILE, self.target.encode())
-        write_file(directory / SPECIAL_FILE, (json.dumps(dict(self.special), indent=2) + "\n").encode())
+        roles = json.dumps(dict(self.special), indent=2) + "\n"
+        texts = {VOCABULARY_FILE: self.vocabulary, TARGET_FILE: self.target, SPECIAL_FILE: roles}
+        for name, text in (texts | {CONFIG_FILE: self.settings}).items():
+            if text:
+                write_file(path_of(directory) / name, text.encode())
 
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:
@@ -194,31 +223,34 @@ class Tokenizer:
         """
         folder = path_of(directory)
         vocabulary, special = (read_document(folder / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
-        target = folder / TARGET_FILE
-        roles = special_tokens(parse_json(special, str(folder / SPECIAL_FILE)), folder / SPECIAL_FILE)
-        loaded = cls(vocabulary, tuple(sorted(roles.items())), read_document(target) if target.is_file() else "")
-        return parsed(loaded, directory)
+        files = (folder / TARGET_FILE, folder / CONFIG_FILE)
+        target, settings = (read_document(file) if file.is_file() else "" for file in files)
+        roles = _roles(special, folder / SPECIAL_FILE)
+        object_of(settings or "{}", folder / CONFIG_FILE)
+        loaded = cls(vocabulary, tuple(sorted(roles.items())), target, settings)
+        try:
+            loaded.backend  # noqa: B018
+        except DataError as error:
+            raise DataError(f"{directory}/{error}") from None
+        return loaded
 
 
-def parsed(tokenizer: Tokenizer, directory: str | Path) -> Tokenizer:
-    """Return a tokenizer of a directory after the library has parsed it."""
-    try:
-        tokenizer.backend  # noqa: B018
-    except DataError as error:
-        raise DataError(f"{directory}/{error}") from None
-    return tokenizer
-
-
-def special_tokens(data: Any, file: Path, roles: Collection[str] | None = None) -> dict[str, str]:
+def _roles(text: str, file: Path) -> dict[str, str]:
     """Return special tokens by role; a file holds each as a string, or as an object with its options."""
-    if not isinstance(data, dict):
-        raise DataError(f"{file}: not a JSON object")
     found: dict[str, str] = {}
-    for role in data if roles is None else {*roles} & data.keys():
-        token = data[role].get("content") if isinstance(data[role], dict) else data[role]
+    for role, value in object_of(text, file).items():
+        token = value.get("content") if isinstance(value, dict) else value
         if isinstance(token, str):
             found[role] = check_characters(token, f"{file}: {role}")
     return found
+
+
+def object_of(text: str, file: Path) -> dict[str, Any]:
+    """Return the JSON object of a file's text."""
+    data = parse_json(text, str(file))
+    if not isinstance(data, dict):
+        raise DataError(f"{file}: not a JSON object")
+    return data
 
 
 def _marking_roles(vocabulary: str, roles: Collection[str]) -> str:

@@ -17,7 +17,7 @@ from headjax.tokenizers.vocabularies import wordpiece_of
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import BERT, CONFIGS, model_of
-from tests.tokenizers.test_settings import wordpieces
+from tests.tokenizers.directories import TEXTS, wordpieces
 
 COMPANIONS = {
     "README.md": "# A model\n",
@@ -59,7 +59,7 @@ def test_they_come_back_unchanged(theirs, tmp_path):
     assert {"vocab.txt", "tokenizer_config.json", *COMPANIONS} == expected.keys()
     prune(from_huggingface(theirs), ["encoder/0/1"]).save(tmp_path / "model")
     loaded = headjax.load(tmp_path / "model")
-    to_huggingface(with_task(loaded, Classification(classes=2)), tmp_path / "back")
+    to_huggingface(with_task(loaded, Classification(classes=2)), tmp_path / "back", "padded")
     assert contents(tmp_path / "back") == expected
     assert ModelSource(start=str(tmp_path / "model")).trained(seed=0).files == loaded.files
     assert from_huggingface(tmp_path / "back").tokenizer == loaded.tokenizer
@@ -69,7 +69,8 @@ def test_another_tokenizer_replaces_the_files_of_the_first(theirs, tmp_path):
     model = from_huggingface(theirs)
     for changed in (model.replace(tokenizer=byte_tokenizer()), model):
         to_huggingface(changed, tmp_path / "out")  # an earlier export is replaced
-        assert from_huggingface(tmp_path / "out").tokenizer == changed.tokenizer
+        again = from_huggingface(tmp_path / "out").tokenizer
+        assert [again.prompt_ids(text) for text in TEXTS] == [changed.tokenizer.prompt_ids(text) for text in TEXTS]
         assert (tmp_path / "out" / "vocab.txt").exists() == (changed is model)
         assert (tmp_path / "out" / "README.md").read_text() == COMPANIONS["README.md"]
     to_huggingface(model.replace(tokenizer=None), tmp_path / "out")

@@ -25,7 +25,7 @@ from headjax.tokenizers.learned import byte_tokenizer
 from tests.data.vocabulary import write_lines
 from tests.hub.directories import BERT, CONFIGS, model_of, refused_export
 from tests.hub.test_companions import contents
-from tests.tokenizers.test_settings import wordpieces
+from tests.tokenizers.directories import wordpieces
 
 DENSE = (Dense(size=6), Dense(size=4, activation=None, bias=False))
 MAPPED = SentenceSimilarity(pooling=("max", "cls"), dense=DENSE, normalize=True, similarity="dot", max_seq_length=7)

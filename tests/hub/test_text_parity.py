@@ -21,7 +21,7 @@ from headjax.tokenizers.learned import train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_of
 from tests.hub.directories import CONFIGS, model_of
-from tests.tokenizers.test_settings import llama
+from tests.tokenizers.directories import ROBERTA, byte_pairs, spaced
 
 pytestmark = [
     pytest.mark.parity,
@@ -86,7 +86,7 @@ def bytes_of_gpt2():
 def words_of_llama():
     """Words begin with a mark, unknown characters are bytes, and a text begins with `<s>`."""
     with tempfile.TemporaryDirectory() as folder:
-        llama(Path(folder))
+        spaced("llama", "LlamaTokenizer")(Path(folder))
         return read_tokenizer(folder)
 
 
@@ -150,10 +150,7 @@ def wordpieces():
 
 def bytes_of_roberta(folder):
     """Its template of special tokens, in the two files of its vocabulary."""
-    model = json.loads(train_bpe(TEXTS, 300).vocabulary)["model"]
-    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *model["vocab"]]
-    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
-    (folder / "merges.txt").write_text("\n".join(" ".join(pair) for pair in model["merges"]))
+    byte_pairs(folder, ROBERTA)
 
 
 READERS = {"bert": None, "distilbert": None, "roberta": bytes_of_roberta, "bart": bytes_of_roberta}

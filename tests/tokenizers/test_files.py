@@ -1,152 +1,244 @@
-"""Tokenizers of Hugging Face directories, from every vocabulary that families have, and texts as batches."""
+"""Tokenizers of Hugging Face directories: everything counts as `AutoTokenizer` of `transformers` counts it."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
+from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.examples import encode_sequences, text_batch
-from headjax.tokenizers.files import read_tokenizer, write_tokenizer
-from headjax.tokenizers.learned import byte_tokenizer, train_bpe
-from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
+from headjax.tokenizers.files import open_tokenizer, read_tokenizer, write_tokenizer
+from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from tests.tokenizers.directories import (
+    DIRECTORIES,
+    PIECES,
+    TEXTS,
+    auto,
+    bytes_json,
+    describe,
+    spaced,
+    two_files,
+    wordpiece_json,
+    wordpieces,
+)
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "Cat"]
+
+def assert_alike(ours, theirs):
+    """Asserts equal tokens, special tokens, sides and limits."""
+    for text in TEXTS:
+        assert ours.prompt_ids(text, template=False) == theirs(text, add_special_tokens=False)["input_ids"], text
+        assert ours.prompt_ids(text) == theirs(text)["input_ids"], text
+        assert ours.prompt_backend.encode(text, TEXTS[0]).ids == theirs(text, TEXTS[0])["input_ids"], text
+    assert dict(ours.special) == theirs.special_tokens_map
+    assert ours.config["extra_special_tokens"] == theirs.extra_special_tokens
+    assert ours.max_length == (theirs.model_max_length if theirs.model_max_length < 10**9 else None)
+    assert (ours.truncation_side, ours.config["padding_side"]) == (theirs.truncation_side, theirs.padding_side)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-    return tmp_path
+def settings_of(folder, **settings):
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
 
 
-def test_wordpiece_from_its_vocabulary(folder):
-    tokenizer = read_tokenizer(folder)
-    batch = text_batch(tokenizer, ["The cats sat", "cat"], ["sat", "the dog"])
+def assert_read_and_written_alike(folder):
+    """Asserts that a directory is read as it is there, and again from what is written, under any `model_type`."""
+    ours, theirs = read_tokenizer(folder), auto(folder)
+    assert_alike(ours, theirs)
+    for model_type in (json.loads((folder / "config.json").read_text())["model_type"], "headjax_decoder"):
+        out = folder / model_type
+        write_tokenizer(ours, out)
+        (out / "config.json").write_text(json.dumps({"model_type": model_type}))
+        again = auto(out)
+        assert_alike(ours, again)
+        assert {*again.all_special_tokens} == {*theirs.all_special_tokens}
+        assert again.chat_template == theirs.chat_template
+        assert read_tokenizer(out) == ours
+    return ours
+
+
+@pytest.mark.parametrize("kind", DIRECTORIES)
+def test_every_family_is_read_as_transformers_reads_it(tmp_path, kind):
+    DIRECTORIES[kind](tmp_path)
+    ours = assert_read_and_written_alike(tmp_path)
+    ours.save(tmp_path / "kept")
+    assert Tokenizer.load(tmp_path / "kept") == ours
+
+
+LAST = {"content": "[ENT]", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+WORD = LAST | {"content": "<x>", "special": False, "single_word": True, "lstrip": False}
+SETTINGS = {
+    "case": {"do_lower_case": False},
+    "characters": {"tokenize_chinese_chars": False},
+    "accents": {"strip_accents": True, "do_lower_case": False},
+    "prefix": {"add_prefix_space": True},
+    "no prefix": {"add_prefix_space": False},
+    "ends": {"add_bos_token": True, "add_eos_token": True},
+    "additional": {"additional_special_tokens": ["[ENT]", "<x>"]},
+    "objects": {"additional_special_tokens": [LAST | {"__type": "AddedToken"}]},
+    "extra": {"extra_special_tokens": ["<x>", "[ENT]"]},
+    "named extra": {"extra_special_tokens": {"entity_token": "[ENT]"}},
+    "named": {"entity_token": "[ENT]"},
+    "a mask of its own": {"mask_token": {"__type": "AddedToken", **LAST, "content": "<mask>"}},
+    "sides": {"truncation_side": "left", "padding_side": "left", "model_max_length": 9},
+    "no limit": {"model_max_length": 1e30, "chat_template": "{{ messages[0].content }}"},
+    "no types": {"model_input_names": ["input_ids", "attention_mask"]},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("kind", ["bert vocab.txt", "bert of a generic class", "gpt2 two files", "llama", "qwen3"])
+def test_settings_count_as_there(tmp_path, kind, settings):
+    DIRECTORIES[kind](tmp_path)
+    settings_of(tmp_path, **SETTINGS[settings])
+    assert_read_and_written_alike(tmp_path)
+
+
+def test_added_tokens_are_those_of_the_companion_files(tmp_path):
+    wordpieces(tmp_path)
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[ENT]": len(PIECES), "<x>": len(PIECES) + 1}))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": ["<x>"]}))
+    assert assert_read_and_written_alike(tmp_path).encode("[ENT] sat").tolist() == [len(PIECES), 8]
+    settings_of(tmp_path, added_tokens_decoder={str(len(PIECES)): LAST, str(len(PIECES) + 1): WORD})
+    assert_read_and_written_alike(tmp_path)
+
+
+def test_padding_and_truncation_of_the_file_are_sides_alone(tmp_path):
+    wordpiece_json(kind="PreTrainedTokenizerFast", processor=True)(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    truncation = {"direction": "Left", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    padding = {"strategy": {"Fixed": 9}, "direction": "Left", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0}
+    parts = {"truncation": truncation, "padding": padding | {"pad_token": "[PAD]"}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | parts))
+    ours = assert_read_and_written_alike(tmp_path)
+    assert len(ours.encode("the cat sat the cat sat")) == 6
+    theirs = auto(tmp_path)
+    texts = ["the cat sat", "cat sat the cat sat the cat sat"]
+    cut = theirs(texts, truncation=True, max_length=7)
+    expected = theirs.pad(cut, padding=True, pad_to_multiple_of=8, return_tensors="np")
+    found = text_batch(ours, texts, max_length=7)
+    assert found["input_ids"].shape == (2, 8)
+    assert not found.pop("token_type_ids").any()
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+def test_examples_are_cut_on_their_side(tmp_path):
+    wordpieces(tmp_path, truncation_side="left")
+    text, pair = "the cat sat the cats", "sat the"
+    theirs, ours = auto(tmp_path), read_tokenizer(tmp_path)
+    for second in (None, pair):
+        expected = theirs(text, second, truncation=True, max_length=6)["input_ids"]
+        assert encode_sequences(ours, [text], second and [second], max_length=6).ids[0].tolist() == expected
+
+
+def test_a_model_without_types_reads_both_texts_of_a_pair_as_one(tmp_path):
+    wordpieces(tmp_path)
+    for names, total in ((["input_ids", "token_type_ids"], 2), (["input_ids", "attention_mask"], 0)):
+        settings_of(tmp_path, model_input_names=names)
+        ours, theirs = read_tokenizer(tmp_path), auto(tmp_path)
+        found = text_batch(ours, ["the cat"], ["sat"])["token_type_ids"]
+        assert found.sum() == sum(theirs("the cat", "sat").get("token_type_ids", [])) == total
+
+
+def test_wordpieces_of_a_file_by_itself(tmp_path):
+    """Its pieces show whether letters lose their case."""
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
+    assert text_batch(open_tokenizer(str(tmp_path / "vocab.txt")), ["Cat the"])["input_ids"][0, 1:3].tolist() == [9, 5]
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES[:9]))
+    lowered = wordpiece_tokenizer(tmp_path / "vocab.txt")
+    batch = text_batch(lowered, ["The Cats sat", "cat"], ["sat", "the dog"])
     assert batch["input_ids"].tolist() == [[2, 5, 6, 7, 8, 3, 8, 3], [2, 6, 3, 5, 1, 3, 0, 0]]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1, 0, 0]]
-    assert batch["attention_mask"].tolist() == [[1] * 8, [1] * 6 + [0] * 2]
-    assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
-    cut = text_batch(tokenizer, ["the cat sat the cat sat"], ["sat"], max_length=6)
-    assert cut["input_ids"].tolist() == [[2, 5, 6, 3, 8, 3, 0, 0]]
+    for lines, said in (([*PIECES, "the"], f"line {len(PIECES) + 1}: "), (PIECES[:3], r"no \[MASK\]")):
+        (tmp_path / "vocab.txt").write_text("\n".join(lines))
+        with pytest.raises(DataError, match=rf"^{tmp_path}/vocab.txt: {said}"):
+            wordpiece_tokenizer(tmp_path / "vocab.txt")
+
+
+def test_texts_that_are_no_batch():
     for texts, pairs, field in (("the cat", None, "texts"), ([], None, "texts"), (["the", "cat"], ["sat"], "pairs")):
         with pytest.raises(DataError, match=f"^{field}: "):
-            text_batch(tokenizer, texts, pairs)
-
-
-def test_cased_vocabularies(folder):
-    """A directory says whether its vocabulary is lower-cased; a file by itself shows it."""
-    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    for tokenizer in (read_tokenizer(folder), wordpiece_tokenizer(folder / "vocab.txt")):
-        assert text_batch(tokenizer, ["Cat the"])["input_ids"].tolist() == [[2, 9, 5, 3, 0, 0, 0, 0]]
-    (folder / "vocab.txt").write_text("\n".join(PIECES[:-1]))
-    lowered = wordpiece_tokenizer(folder / "vocab.txt")
-    assert text_batch(lowered, ["Cat the"])["input_ids"].tolist() == [[2, 6, 5, 3, 0, 0, 0, 0]]
-
-
-def test_roles_come_from_both_files_and_what_is_written_is_read(folder, tmp_path):
-    read_tokenizer(folder).save(folder)
-    special = {"cls_token": {"content": "[CLS]", "lstrip": False}, "additional_special_tokens": ["x"]}
-    (folder / "special_tokens_map.json").write_text(json.dumps(special))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"pad_token": "[PAD]", "cls_token": "the", "x": None}))
-    tokenizer = read_tokenizer(folder)
-    assert tokenizer.special == (("cls_token", "[CLS]"), ("pad_token", "[PAD]"))
-    write_tokenizer(tokenizer, tmp_path / "out", 12, segments=True)
-    assert read_tokenizer(tmp_path / "out") == tokenizer
-    assert json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())["model_max_length"] == 12
-
-
-def test_vocabularies_without_padding(tmp_path):
+            text_batch(byte_tokenizer(), texts, pairs)
     batch = text_batch(byte_tokenizer(), ["ab", "c"])
     assert batch["input_ids"].tolist() == [[97, 98, 0, 0, 0, 0, 0, 0], [99, 0, 0, 0, 0, 0, 0, 0]]
-    assert batch["attention_mask"].sum() == 3
+
+
+def test_folders_that_a_tokenizer_is_opened_from(tmp_path):
+    byte_tokenizer().save(tmp_path / "model" / "tokenizer")
+    assert open_tokenizer(str(tmp_path / "model")) == byte_tokenizer()
+    assert open_tokenizer(str(tmp_path / "model" / "tokenizer")).prompt_ids("ab") == [97, 98]
+    with pytest.raises(DataError, match=f"^{tmp_path}: no tokenizer there$"):
+        open_tokenizer(str(tmp_path))
     assert read_tokenizer(tmp_path) is None
 
 
-TEXTS = ["the cat sat on the mat, the cat's hat", " été à la plage 日本語\n\n"] * 3
+def code_of_the_directory(folder):
+    wordpieces(folder, "mine", "MyTokenizer", auto_map={"AutoTokenizer": ["mine.MyTokenizer", None]})
+    (folder / "mine.py").write_text("raise SystemExit('run')")
 
 
-def write_files(folder, family):
-    """The two files with a vocabulary learned from `TEXTS`, special tokens where the family has them."""
-    model = json.loads(train_bpe(TEXTS, 290).vocabulary)["model"]
-    tokens = [token for token in sorted(model["vocab"], key=model["vocab"].get) if token != END_OF_TEXT]
-    special = [END_OF_TEXT] if family == "gpt2" else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    tokens = [*tokens, *special] if family == "gpt2" else [*special, *tokens]
-    (folder / "vocab.json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in model["merges"]))
-    (folder / "config.json").write_text(json.dumps({"model_type": family}))
-    return folder
-
-
-@pytest.mark.parametrize("family, special", [("gpt2", 0), ("roberta", 4), ("bart", 4)])
-def test_two_files_are_a_tokenizer(tmp_path, family, special):
-    tokenizer = read_tokenizer(write_files(tmp_path, family))
-    texts = ["the cat sat", "plage <s> 日本語"]
-    halves = [ids.tolist() for ids in tokenizer.encode(texts)]
-    assert [tokenizer.decode(ids) for ids in halves] == texts
-    assert len(halves[0]) < len(texts[0])
-    if special:
-        start, end = (tokenizer.special_id(role) for role in ("cls_token", "sep_token"))
-        ids = encode_sequences(tokenizer, texts[:1], texts[1:], max_length=64).ids[0].tolist()
-        assert ids == [start, *halves[0], end, end, *halves[1], end]
-    else:
-        assert encode_sequences(tokenizer, texts, max_length=64).ids[1].tolist() == halves[1]
-        assert tokenizer.special_id("eos_token") == tokenizer.vocab_size - 1
-    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')  # to which they mean something else
-    assert read_tokenizer(tmp_path) is None
-
-
-def of_bytes(folder):
+def files_of_another_class(folder):
     byte_tokenizer().save(folder)
+    (folder / "tokenizer.json").rename(folder / "vocab.json")
+    describe(folder, "bert")
 
 
-def of_gpt2(folder):
-    write_files(folder, "gpt2")
-
-
-def of_wordpieces(folder):
-    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
-
-
-JSON = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+JSON = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 BROKEN = [
-    *((of_wordpieces, read_tokenizer, name, text, "") for name in JSON for text in ("{", "[]")),
-    (of_wordpieces, read_tokenizer, "tokenizer_config.json", '{"word_tokenizer_type": "mecab"}', "word_tokenizer_type"),
-    (of_wordpieces, read_tokenizer, "tokenizer_config.json", '{"do_basic_tokenize": false}', "do_basic_tokenize"),
-    (of_wordpieces, read_tokenizer, "vocab.txt", "\n".join([*PIECES, "the"]), "line 11: "),
-    (of_wordpieces, read_tokenizer, "vocab.txt", "\n".join(PIECES[:3]), r".*\[MASK\]"),
-    (of_bytes, Tokenizer.load, "special_tokens_map.json", "[1, 2]", ""),
-    (of_bytes, Tokenizer.load, "special_tokens_map.json", "\udcff", ""),
-    (of_bytes, Tokenizer.load, "tokenizer.json", '{"version": "1.0"', ""),
-    (of_bytes, Tokenizer.load, "tokenizer.json", None, ""),
-    (of_gpt2, read_tokenizer, "tokenizer_config.json", '{"add_bos_token": true}', "add_bos_token is True"),
-    (of_gpt2, read_tokenizer, "vocab.json", "[]", ""),
-    (of_gpt2, read_tokenizer, "vocab.json", '{"a": 0}', "no <.endoftext.>"),
-    (of_gpt2, read_tokenizer, "merges.txt", "a b\nabc\n", ""),
+    *((wordpieces, name, "{", f"/{name}: not JSON") for name in JSON),
+    *((wordpieces, name, "[]", f"/{name}: not a JSON object") for name in JSON[:2]),
+    (wordpiece_json(), "tokenizer.json", "{", "/tokenizer.json: not JSON"),
+    (wordpiece_json(), "tokenizer.json", "{}", ": AutoTokenizer of transformers: .*tokenizer.json"),
+    (bytes_json("gpt2"), "tokenizer.json", '{"added_tokens": []}', ": AutoTokenizer of transformers: "),
+    (two_files("gpt2"), "vocab.json", "[1]", ": AutoTokenizer of transformers: "),
+    (spaced("vit"), "tokenizer.json", '{"added_tokens": [], "model": {"type": "BPE"}}', ": AutoTokenizer of "),
+    (code_of_the_directory, "notes.txt", "", ": its tokenizer is code of the directory, which is not run; "),
+    (files_of_another_class, "notes.txt", "", ": BertTokenizer of transformers reads .*vocab.txt"),
+    (lambda folder: wordpieces(folder, "bert", "BertJapaneseTokenizer"), "notes.txt", "", ": BertJapaneseTokenizer "),
 ]
 
 
-@pytest.mark.parametrize(("make", "read", "name", "text", "said"), BROKEN)
-def test_a_broken_file_is_named(tmp_path, make, read, name, text, said):
+@pytest.mark.parametrize(("make", "name", "text", "said"), BROKEN)
+def test_what_cannot_be_read_is_one_line(tmp_path, make, name, text, said):
     make(tmp_path)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(HeadjaxError, match=rf"^{tmp_path}{said}[^\n]*$"):
+        read_tokenizer(tmp_path)
+
+
+SAVED = [
+    ("special_tokens_map.json", "[1, 2]"),
+    ("special_tokens_map.json", "\udcff"),
+    ("tokenizer_config.json", "[]"),
+    ("tokenizer.json", '{"version": "1.0"'),
+    ("tokenizer.json", None),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), SAVED)
+def test_a_broken_file_of_a_saved_tokenizer_is_named(tmp_path, name, text):
+    byte_tokenizer().save(tmp_path)
     (tmp_path / name).unlink(missing_ok=True)
     if text is not None:
         (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(DataError, match=rf"^{tmp_path}/{name}: {said}[^\n]*$"):
-        read(tmp_path)
+    with pytest.raises(DataError, match=rf"^{tmp_path}/{name}: [^\n]*$"):
+        Tokenizer.load(tmp_path)
 
 
-@pytest.mark.parity
-@pytest.mark.parametrize("family, name", [("gpt2", "GPT2Tokenizer"), ("roberta", "RobertaTokenizer")])
-def test_directories_read_as_transformers_reads_them(tmp_path, data_dir, family, name):
-    import transformers
-
-    write_files(tmp_path, family)
-    theirs = getattr(transformers, name).from_pretrained(tmp_path)
-    ours = read_tokenizer(tmp_path)
-    texts = (data_dir / "lm" / "wikitext-2-raw" / "wiki.valid.raw").read_text(encoding="utf-8").split("\n")[:500]
-    texts = [text for text in texts if text]
-    second = texts[::-1] if family == "roberta" else None
-    found = encode_sequences(ours, texts, second, max_length=100_000)
-    assert [ids.tolist() for ids in found.ids] == theirs(texts, second)["input_ids"]
+def test_the_demo_and_saved_models_need_no_transformers(tmp_path):
+    code = f"""
+import sys, headjax
+model = headjax.demo_model()
+headjax.to_huggingface(model, {str(tmp_path / "exported")!r})
+model.save({str(tmp_path / "saved")!r})
+loaded = headjax.load({str(tmp_path / "saved")!r})
+assert loaded.tokenizer == model.tokenizer
+headjax.generate(loaded, "def f(", max_new_tokens=2)
+print([name for name in ("torch", "transformers") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -188,21 +188,21 @@ class TagForm(SequenceForm):
 
     def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         backend = changeable(tokenizer)
-        backend.enable_truncation(self.length)
+        backend.enable_truncation(self.length, direction=tokenizer.truncation_side)
         sizes = [len(row.values["tokens"]) for row in rows]
         for row, words in zip(rows, sizes, strict=True):
             if words != (tags := len(row.values["tags"])) or not words:
                 raise DataError(f"{row.place}: {words} words with {tags} tags")
         with library_errors(CANNOT_READ):
             encoded = backend.encode_batch([list(row.values["tokens"]) for row in rows], is_pretokenized=True)
-        records = [self._record(row, one) for row, one in zip(rows, encoded, strict=True)]
+        records = [self._record(row, one, tokenizer.types(one)) for row, one in zip(rows, encoded, strict=True)]
         return Encoded(records, {"words": sum(sizes), "tokens": sum(map(self.tokens, records))})
 
-    def _record(self, row: Row, encoded: Any) -> Record:
+    def _record(self, row: Row, encoded: Any, types: np.ndarray) -> Record:
         words, numbers = encoded.word_ids, [self.number(tag, row.place) for tag in row.values["tags"]]
         firsts = [word is not None and word != before for word, before in zip(words, [None, *words], strict=False)]
         labels = [numbers[word] if first else IGNORED for word, first in zip(words, firsts, strict=True)]
-        columns = (encoded.ids, encoded.type_ids, labels)
+        columns = (encoded.ids, types, labels)
         return {name: np.asarray(column, np.int32) for name, column in zip(self.columns, columns, strict=True)}
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:

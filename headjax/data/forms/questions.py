@@ -89,7 +89,7 @@ class QuestionForm(SequenceForm):
                 start, end = _span(questions[number], inside, offsets)
                 record = {
                     "input_ids": np.asarray(one.ids, np.int32),
-                    "token_type_ids": np.asarray(one.type_ids, np.int32),
+                    "token_type_ids": tokenizer.types(one),
                     "context_mask": inside.astype(np.int32),
                     "start_positions": np.asarray([start], np.int32),
                     "end_positions": np.asarray([end], np.int32),
