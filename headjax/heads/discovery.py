@@ -198,7 +198,9 @@ def _found(model: nnx.Module) -> Iterator[AttentionSite]:
                 f"headjax.register_attention({type(layer).__qualname__}, view)"
             ) from None
         if any("." in str(part) for part in parts):
-            raise HeadjaxError(f"{path}: a dot separates names in a path, so no attribute or key may have one in its name")
+            raise HeadjaxError(
+                f"{path}: dots separate names in a path, so no attribute or key may have one in its name"
+            )
         yield site
 
 

@@ -191,7 +191,7 @@ def _described(model: Model, chosen: Family, written: Written) -> tuple[dict[str
     bound = {entry.theirs.removeprefix(prefix): entry for entry in rules}
     largest = max(_entries(bound, flatten(written.model.params)).values(), key=lambda entry: entry.size)
     own = {"architectures": [class_name], "dtype": largest.dtype.name}
-    task, imported = getattr(model.config, "task", None), _imported(model).get("config", {})
+    task, imported = getattr(model.config, "task", None), last_import(model).get("config", {})
     own |= score_fields(task, pipeline_files(model), imported)
     return {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **own}, bound
 

@@ -89,7 +89,7 @@ def from_huggingface(
     check_arrays(str(directory), sizes, memory_of(mesh))
     params = _load_params(config.tensors(), pieces, files, mesh, kinds, progress)
     # The demo's files are what AutoTokenizer reads of them, and a first example should not wait for transformers.
-    tokenizer = Tokenizer.load(folder) if folder == DEMO else read_tokenizer(folder)
+    tokenizer = Tokenizer.load(place) if place == DEMO else read_tokenizer(place)
     tokenizer = read_cased(folder, companions, tokenizer)
     entry = history.entry(
         "import",
@@ -98,7 +98,7 @@ def from_huggingface(
         tensors=len(bound),
         bytes=sum(array.nbytes for array in flatten(params).values()),
         config=dict(fields.data),
-        tokenizer=digest(tokenizer, model_type_of(folder)),
+        tokenizer=digest(tokenizer, model_type_of(place)),
     )
     if isinstance(getattr(whole, "task", None), SentenceSimilarity):
         declared = whole.tensors().get("output", {})
@@ -108,7 +108,7 @@ def from_huggingface(
             return _placed(np.array(maps[path], dtype, order="C"), places.get(path))
 
         params = {**params, "output": map_tensors(placed, declared)}
-    return Model(whole, params, (entry,), read_cased(folder, companions, tokenizer), companions)
+    return Model(whole, params, (entry,), tokenizer, companions)
 
 
 def demo_model() -> Model:

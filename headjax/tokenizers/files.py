@@ -91,8 +91,8 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
         backend = theirs.backend_tokenizer
         backend.no_truncation()  # their sides are among the settings
         backend.no_padding()
-        target = place / TARGET_FILE
-        return Tokenizer(backend.to_str(), target=read_document(target) if target.is_file() else "", **shared)
+        second = place / TARGET_FILE
+        return Tokenizer(backend.to_str(), target=read_document(second) if second.is_file() else "", **shared)
 
 
 def _auto_tokenizer(folder: Path, named: str | Path) -> Any:
