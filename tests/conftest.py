@@ -1,10 +1,8 @@
 """What every test runs under: eight simulated CPU devices, strict shapes, seeded and unhurried hypothesis."""
 
-import gc
 import hashlib
 import os
 import signal
-import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,8 +27,6 @@ import hypothesis
 import jax
 import pytest
 
-from headjax import cli
-from headjax.commands import made
 from headjax.core.programs import make_room
 from tests import buckets
 
@@ -59,20 +55,6 @@ def data_dir() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"no data at {DATA}; set HEADJAX_DATA to the directory that holds it")
     return DATA
-
-
-@pytest.fixture(scope="session", autouse=True)
-def refusals_collect_what_is_young() -> None:
-    """Spares each refused command half a second: what other tests have left is no garbage of its own."""
-    cli.gc = types.SimpleNamespace(collect=lambda: gc.collect(1))
-    gc.collect()
-    gc.freeze()  # modules are no garbage, and need not be looked through
-
-
-@pytest.fixture(scope="session", autouse=True)
-def made_models_are_not_timed() -> None:
-    """Spares commands that make a model four compilations."""
-    made.BATCHES = ()
 
 
 STATM = Path("/proc/self/statm")

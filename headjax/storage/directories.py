@@ -1,16 +1,15 @@
 """Directories, written whole or not at all: filled beside their place, brought to disk, and moved there by one rename.
 
-A directory that was there changes places with the new one in one step (Linux), or is first renamed to
-`.NAME.PROCESS@HOST.old`. A bucket renames nothing: files are copied, the marker, without which nobody reads them, last.
+A directory that was there is first renamed to `.NAME.PROCESS@HOST.old`, so that for milliseconds none has the name; the
+next write deletes it once the new one is whole. A bucket renames nothing: files are copied, the marker, without which
+nobody reads them, last.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,22 +61,11 @@ def replace_directory(new: Path, path: Path, layout: Layout) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     old = beside(path, "old")
-    if not path.exists():
-        new.rename(path)
-    elif _exchange(new, path):
-        new.rename(old)
-    else:
+    if path.exists():
         path.rename(old)
-        new.rename(path)
+    new.rename(path)
     sync_folder(path.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Let two directories change places in one step; return False where that fails or the system does not offer it."""
-    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
-    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux, which Python's library lacks
-    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 def _publish(source: Path, path: Path, layout: Layout) -> None:

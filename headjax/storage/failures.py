@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
-import re
-import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from safetensors import SafetensorError
 
 from headjax.core.errors import HeadjaxError
 from headjax.storage.files import first_line, shown
 
 NO_MEMORY = "out of memory; a smaller batch size, length or model needs less, and headjax plan says how much"
 
-_IN_TEXT = re.compile(r"\bos[ _]error(?:_code)?\W{1,3}(\d+)\b", re.IGNORECASE)
-"""Number of the operating system's error in a message of TensorStore or safetensors."""
+_OF_WRITERS = (SafetensorError, ValueError, RuntimeError)
+"""What safetensors and TensorStore raise for a failed write; clients of buckets have errors of their own."""
 
 
 def in_one_line(error: BaseException, path: Path | None = None) -> str | None:
@@ -37,8 +35,6 @@ def in_one_line(error: BaseException, path: Path | None = None) -> str | None:
             if path is not None and not os.path.dirname(name) and name != path.name:
                 name = str(path)  # `shutil.rmtree` names an entry of a folder alone
             return f"{shown(name)}: {reason}" if name else reason
-        if found := _IN_TEXT.search(str(each)):
-            return os.strerror(int(found[1])).lower()
         if [frame.name for frame in traceback.extract_tb(each.__traceback__)][-1:] == ["backends"]:
             return f"JAX_PLATFORMS: JAX has no backend {os.environ.get('JAX_PLATFORMS', '')!r} on this machine"
     return None
@@ -53,8 +49,8 @@ def writing(path: Path) -> Iterator[None]:
         raise
     except Exception as error:
         line = in_one_line(error, path)
-        if line is None and str(path).startswith("gs://"):  # whose client has errors of its own
-            line = f"cannot be written ({first_line(error)})"
+        if line is None and (str(path).startswith("gs://") or isinstance(error, _OF_WRITERS)):
+            line = f"{path}: cannot be written ({first_line(error)})"
         if line is None or isinstance(error, MemoryError):
             raise
         raise HeadjaxError(line if ": " in line else f"{path}: {line}") from error
@@ -64,14 +60,12 @@ def writing(path: Path) -> Iterator[None]:
 def told_once() -> Iterator[None]:
     """Keep libraries from logging a failed write, with tracebacks, beside the error that they raise.
 
-    Of several writes that fail together, asyncio logs all but the first, Orbax logs the whole attempt, TensorStore's
-    threads report that nobody waits for the others, and Python warns of those that had not begun.
+    Of several writes that fail together, asyncio logs all but the first, Orbax logs the whole attempt, and Python warns
+    of those that had not begun.
     """
     before = {name: logging.getLogger(name).level for name in ("asyncio", "absl", "gcsfs")}
     for name in before:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    if not isinstance(sys.unraisablehook, functools.partial):
-        sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
@@ -79,12 +73,6 @@ def told_once() -> Iterator[None]:
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
-
-
-def _unraisable(tell: Callable[[Any], object], error: Any) -> None:
-    """Tell an error that nobody can catch, but those of a future whose event loop is closed."""
-    if str(error.exc_value) != "Event loop is closed":
-        tell(error)
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

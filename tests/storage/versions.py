@@ -1,6 +1,6 @@
 """Directories of which each version is told from every other, that tests of replacing and of reading share."""
 
-from headjax.storage import checksums, directories
+from headjax.storage import checksums
 from headjax.storage.directories import Layout, write_directory
 
 LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "checksums.json"}))
@@ -25,8 +25,6 @@ def version_of(path):
     return int(next(iter(texts)).split()[0])
 
 
-def save(path, version, renaming=False):
-    """Write a version, maybe as on a system that does not let directories change places in one step."""
-    if renaming:
-        directories._exchange = lambda one, other: False
+def save(path, version):
+    """Write a version."""
     write_directory(path, writer(version), LAYOUT)
