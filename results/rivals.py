@@ -173,7 +173,7 @@ def knowledge(model: Model, batches: Sequence[Batch], count: int) -> Order:
     """
     reader, scores = BlockReader(model, batches), _Knowledge(model, batches)
     chosen, passed = list[headjax.HeadId](), set[tuple[str, int]]()
-    for each in reader.maps((), feed_forward=False):
+    for each in reader.maps(feed_forward=False):
         place = (each.at.head_stack, each.at.tied[0])
         values = {
             head: value
@@ -184,7 +184,7 @@ def knowledge(model: Model, batches: Sequence[Batch], count: int) -> Order:
         chosen += [head for head in least if (head.stack, head.layer) == place]
         passed.add(place)
         kept = _without_heads(each, chosen)
-        if each.diverged:
+        if each.diverged or not kept.all():
             sums, scale = each.sums()
             solved = refit(sums, kept, bias=each.biased, scale=scale, ridges=UNRIDGED)
             if solved.helps:
@@ -244,9 +244,9 @@ def mask_tuning(model: Model, batches: Sequence[Batch], removed: Order) -> Model
     W_O^h becomes s_h W_O^h; factors beyond 10 are not taken, as in the published code.
     """
     reader = BlockReader(model, batches)
-    for each in reader.maps(removed, feed_forward=False):
+    for each in reader.maps(feed_forward=False):
         _without_heads(each, removed)
-        if not each.diverged or each.at.tied[0] == 0:
+        if each.at.tied[0] == 0:
             continue
         rows, (sums, _) = each.weight(), each.sums()
         more = factors(sums.gram.sum(axis=0), sums.cross.sum(axis=0), rows, len(each.heads))

@@ -1,16 +1,15 @@
-"""How a model's sums are collected: block by block where it offers the walk, else by whole passes through its sites.
+"""How a model is read for least squares: block by block where it offers the walk, else by whole passes through sites.
 
 `reader_for` asks for that capability once; reconstruction and orders by reconstruction see one interface.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,26 +20,13 @@ from jax.sharding import PartitionSpec
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads.agreement import count_examples
-from headjax.heads.discovery import REGISTER, report_missed
-from headjax.heads.head_id import HeadId
-from headjax.heads.maps import (
-    BlockMap,
-    OutputMap,
-    SiteLayer,
-    SiteMap,
-    SiteModels,
-    contexts_of,
-    layers_of,
-    on_devices_of,
-    second_maps,
-)
-from headjax.heads.missed import missed
-from headjax.heads.program import Loss, examples_in, mean_loss, prepare
-from headjax.heads.pruning import prune
-from headjax.heads.refit import Change
+from headjax.heads.maps import BlockMap, OutputMap, SiteLayer, layers_of, on_devices_of, second_maps
+from headjax.heads.missed import checked
+from headjax.heads.program import Loss, Program, examples_in, mean_loss, prepare
+from headjax.heads.refit import Change, RefitSums
 from headjax.heads.sensitivity import prices
 from headjax.heads.site import ones
-from headjax.heads.sums import BlockWalk, spread, sum_over_batches
+from headjax.heads.sums import BlockWalk, spread, sum_over_batches, sums_by_half
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
 from headjax.models.config import HEAD_STACKS, head_stack_at
@@ -51,61 +37,27 @@ from headjax.nn.compute import Compute
 Place = tuple[str, int]
 """Head stack and number of an attention layer."""
 
+Moments = Iterator[tuple[Place, np.ndarray]]
+"""Sums over the tokens of x x^T, x the contexts of a layer and a 1, by the layer's first place."""
+
 Tell = Callable[[int], None]
 """Called with the number of batches done."""
 
 
-class Reader(abc.ABC):
-    """A model, and calibration batches on its devices.
+def reader_for(model: nnx.Module, loss: Loss | None) -> type[BlockReader] | type[SiteReader]:
+    """Return how a model is read: on the walk where its blocks show their sub-layers and no loss is given."""
+    return BlockReader if loss is None and shows_sub_layers(model) else SiteReader
+
+
+class BlockReader:
+    """A model on the walk, and a copy that is repaired for the errors of earlier layers, too.
+
+    Effects are changes of the model's own output, without labels.
 
     Attributes:
-        batches: The batches.
-        by_blocks: Whether it is the model's walk that is read.
+        batches: The batches, on the model's devices.
+        compared: Greatest number of examples on which effects are measured.
     """
-
-    by_blocks: ClassVar[bool] = False
-    batches: list[Any]
-
-    @staticmethod
-    def on_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of a model and batches as it runs on a mesh with explicit axes."""
-        return function
-
-    @abc.abstractmethod
-    def maps(self, gone: Collection[HeadId], feed_forward: bool) -> Iterator[OutputMap]:
-        """Yield the output maps of a copy in the order of computation, which the caller changes as they are passed.
-
-        Nothing is yielded where the model's code cannot go without these heads.
-        """
-
-    @abc.abstractmethod
-    def repaired(self) -> Any:
-        """Return the copy, changed so far."""
-
-    @abc.abstractmethod
-    def moments(self, batches: Sequence[Any], tell: Tell) -> Iterator[tuple[Place, np.ndarray]]:
-        """Yield sums over the tokens of x x^T, x the contexts of a layer and a 1, by its first place."""
-
-    @abc.abstractmethod
-    def effects(
-        self, layers: Sequence[SiteLayer], changes: Sequence[Change], batches: Sequence[Any]
-    ) -> Iterator[np.ndarray]:
-        """Yield the effect of each change of each layer's map, `[changes]`."""
-
-    @abc.abstractmethod
-    def compared(self) -> int:
-        """Return on how many examples effects are measured at most."""
-
-    @abc.abstractmethod
-    def count(self) -> int:
-        """Return the number of examples."""
-
-    def require_recognised(self, strict: bool) -> None:
-        """Warn of attention that no site holds; with `strict` it is an error."""
-
-
-class BlockReader(Reader):
-    """Reads a model on the walk: effects are changes of its own output, without labels."""
 
     by_blocks = True
     on_mesh = staticmethod(on_automatic_axes)
@@ -121,49 +73,49 @@ class BlockReader(Reader):
     ) -> None:
         """Repair a copy of the model, or `converted`, which goes without the layers `skipped`."""
         self._whole = model if converted is None else converted
-        for each in dict.fromkeys((model, self._whole)):
+        for each in (model,) if converted is None else (model, converted):
             check_parts(each)
         self._model, self.batches = spread(model, batches)
+        self.compared = min(128, round(0.4 * sum(map(examples_in, self.batches))))
         self._converted, self._skipped, self._compute = converted, skipped, compute
-        self._walk: BlockWalk | None = None
+        self._changed: Mapping[tuple[str, int], Mapping[str, jax.Array]] = {}
 
-    def maps(self, gone: Collection[HeadId], feed_forward: bool) -> Iterator[BlockMap]:
-        slots = None if feed_forward else {slot for _, slot in HEAD_STACKS.values()}
+    def maps(self, feed_forward: bool) -> Iterator[BlockMap]:
+        """Yield the output maps of the copy in the order of computation, each to be changed before the next."""
+        slots = {slot for _, slot in HEAD_STACKS.values()} | ({FEED_FORWARD} if feed_forward else set())
         options: dict[str, Any] = {"slots": slots, "skipped": self._skipped}
-        self._walk = BlockWalk(self._model, self.batches, self._compute, self._converted, **options)
-        for step in self._walk:
-            for slot in step.layer.config.slots:
-                if slots is None or slot in slots:
-                    yield BlockMap(step, slot)
+        walk = BlockWalk(self._model, self.batches, self._compute, self._converted, **options)
+        self._changed = walk.changed
+        for step in walk:
+            yield from (BlockMap(step, slot) for slot in step.layer.config.slots if slot in slots)
 
     def repaired(self) -> Model:
-        changed = {} if self._walk is None else self._walk.changed
+        """Return the copy, changed so far."""
         placed = self._model if self._converted is None else self._converted
-        return self._whole.replace(params=_params_with(self._whole, placed.params, changed))
+        return self._whole.replace(params=_params_with(self._whole, placed.params, self._changed))
 
-    def moments(self, batches: Sequence[Any], tell: Tell) -> Iterator[tuple[Place, np.ndarray]]:
-        layers = sum(len(stack.layers) for stack in self._model.config.stacks().values())
-        done = 0
+    def count(self) -> int:
+        """Return the number of examples."""
+        return sum(count_examples(self._model.config, fetch(batch)) for batch in self.batches)
+
+    def moments(self, batches: Sequence[Any], tell: Tell) -> Moments:
+        """Yield the moments of one layer after another."""
+        layers, done = sum(len(stack.layers) for stack in self._model.config.stacks().values()), 0
         for step in BlockWalk(self._model, batches, self._compute):
             slots = [slot for slot in step.layer.config.slots if slot != FEED_FORWARD]
-            found = step.read(slots).sums
-            done += len(step.tied)
+            found, done = step.read(slots).sums, done + len(step.tied)
             tell(len(batches) * done // layers)
-            yield from (((head_stack_at(step.block.stack, s), step.tied[0]), found[s].gram.sum(axis=0)) for s in slots)
+            for slot in slots:
+                yield (head_stack_at(step.block.stack, slot), step.tied[0]), found[slot].gram.sum(axis=0)
 
     def effects(
         self, layers: Sequence[SiteLayer], changes: Sequence[Change], batches: Sequence[Any]
     ) -> Iterator[np.ndarray]:
-        places = [[(*HEAD_STACKS[stack], number) for stack, number in layer.places] for layer in layers]
-        spots = [tuple((stack, number, slot) for stack, slot, number in own) for own in places]
+        """Yield the effect of each change of each layer's map, `[changes]`."""
+        places = [[(HEAD_STACKS[stack], number) for stack, number in layer.places] for layer in layers]
+        spots = [tuple((stack, number, slot) for (stack, slot), number in own) for own in places]
         found = prices(self._model, batches, dict(zip(spots, changes, strict=True)), self._compute)
         yield from (found[each] for each in spots)
-
-    def compared(self) -> int:
-        return min(128, round(0.4 * sum(map(examples_in, self.batches))))
-
-    def count(self) -> int:
-        return sum(count_examples(self._model.config, fetch(batch)) for batch in self.batches)
 
 
 def _params_with(model: Model, placed: Params, changed: Mapping[tuple[str, int], Mapping[str, jax.Array]]) -> Params:
@@ -189,85 +141,168 @@ def _holding(params: Params, keys: Sequence[str], array: jax.Array) -> Params:
     return params | {first: _holding(params[first], rest, array) if rest else array}
 
 
-class SiteReader(Reader):
-    """Reads any Flax model by whole passes: effects are rises of the loss, which differ more between examples."""
+class SiteReader:
+    """Any Flax model, read by whole passes, and a copy that is repaired map by map.
+
+    Effects are rises of the loss, which differ more from example to example.
+
+    Attributes:
+        batches, compared: As for `BlockReader`.
+    """
+
+    by_blocks = False
+    compared = 256
 
     def __init__(
-        self, model: nnx.Module, batches: Sequence[Any], *, loss: Loss | None, compute: Compute = Compute()
+        self,
+        model: nnx.Module,
+        batches: Sequence[Any],
+        *,
+        loss: Loss | None,
+        compute: Compute = Compute(),
+        strict: bool | None = None,
     ) -> None:
-        self._model = model
-        self._program, self._state = prepare(model, loss, None if compute == Compute() else compute)
-        self.batches = [self._program.read(batch) for batch in batches]
-        self._copy = nnx.clone(model, graph=True)
+        """Say which attention no site holds, unless `strict` is None."""
+        self.model, self.copy = model, nnx.clone(model, graph=True)
+        self.program, self.state = prepare(model, loss, None if compute == Compute() else compute)
+        read = map(self.program.read, batches)
+        self.batches = list(read if strict is None else checked(self.program, self.state, batches, strict))
 
-    def maps(self, gone: Collection[HeadId], feed_forward: bool) -> Iterator[SiteMap]:
-        prune(self._model, gone)
-        sites, program = self._program.sites, self._program
+    @staticmethod
+    def on_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function, which spreads arrays itself."""
+        return function
+
+    def maps(self, feed_forward: bool) -> Iterator[SiteMap]:
+        """Yield the maps of the copy as `BlockReader.maps` does."""
         if feed_forward:
-            sites = (*sites, *second_maps(self._model, sites))
-            program = dataclasses.replace(program, sites=sites)
-        models = SiteModels(program, self._state, self._model, self._copy, self.batches)
-        by_path = {site.path: site for site in sites}
-        for path, leads in program.calls(self._state, self.batches[0]).leads.items():
+            sites = (*self.program.sites, *second_maps(self.model, self.program.sites))
+            self.program = dataclasses.replace(self.program, sites=sites)
+        by_path = {site.path: site for site in self.program.sites}
+        for path, leads in self.program.calls(self.state, self.batches[0]).leads.items():
             if len(leads) > 1:
                 raise HeadjaxError(f"reconstruction: {path}: is called several times; it cannot be solved")
-            yield from (SiteMap(models, layer) for layer in layers_of((by_path[path],)))
+            yield from (SiteMap(self, layer) for layer in layers_of((by_path[path],)))
 
     def repaired(self) -> nnx.Module:
-        return self._copy
+        """Return the copy, changed so far."""
+        return self.copy
 
-    def moments(self, batches: Sequence[Any], tell: Tell) -> Iterator[tuple[Place, np.ndarray]]:
-        found = sum_over_batches(self._products(batches, tell))
-        for layer in layers_of(self._program.sites):
+    def count(self) -> int:
+        """Return the number of examples."""
+        return sum(map(examples_in, self.batches))
+
+    def moments(self, batches: Sequence[Any], tell: Tell) -> Moments:
+        """Yield the moments of all layers, after one pass."""
+        found = sum_over_batches(self._moments(batches, tell))
+        for layer in layers_of(self.program.sites):
             own = found[layer.site.path]
             yield layer.places[0], own.sum(axis=0) if layer.site.tied else own[layer.number]
 
-    def _products(self, batches: Sequence[Any], tell: Tell) -> Iterator[tuple[dict[str, jax.Array], int]]:
+    def _moments(self, batches: Sequence[Any], tell: Tell) -> Iterator[tuple[dict[str, jax.Array], int]]:
         """Yield the sums of x x^T of every batch, `[layers, n, n]` by site, and its tokens."""
-        sites = sorted(self._program.sites, key=lambda site: site.path)
-        products = functools.partial(_second_moments, layers=tuple(len(site.places) for site in sites))
         for number, batch in enumerate(batches):
-            contexts = contexts_of(self._program, self._state, batch)
-            tokens = max(int(np.prod(contexts[site.path].shape[:-1])) // len(site.places) for site in sites)
-            yield spread_by_compiler(products, PartitionSpec(), contexts), tokens
+            found, tokens = {}, 0
+            by_site = contexts_of(self.program, self.state, batch)
+            for site in self.program.sites:
+                contexts, layers = by_site[site.path], len(site.places)
+                products = functools.partial(_second_moments, layers=layers)
+                found[site.path] = spread_by_compiler(products, PartitionSpec(), contexts)
+                tokens = max(tokens, int(np.prod(contexts.shape[:-1])) // layers)
+            yield found, tokens
             tell(number + 1)
 
     def effects(
         self, layers: Sequence[SiteLayer], changes: Sequence[Change], batches: Sequence[Any]
     ) -> Iterator[np.ndarray]:
-        whole = self._loss(self._model, batches)
+        """Yield the effect of each change of each layer's map, `[changes]`."""
+        whole = self._loss(self.model, batches)
         for layer, change in zip(layers, changes, strict=True):
             losses = []
             for weight, bias in zip(*change, strict=True):
-                copy = nnx.clone(self._model, graph=True)
+                copy = nnx.clone(self.model, graph=True)
                 layer.add_to(copy, Change(weight, bias))
                 losses.append(self._loss(copy, batches))
             yield np.array(losses) - whole
 
     def _loss(self, model: nnx.Module, batches: Sequence[Any]) -> float:
-        state = nnx.split(model, graph=True)[1]
-        return mean_loss(self._program, state, ones(self._program.sites), batches)
+        return mean_loss(self.program, nnx.split(model, graph=True)[1], ones(self.program.sites), batches)
 
-    def compared(self) -> int:
-        return 256
 
-    def count(self) -> int:
-        return sum(map(examples_in, self.batches))
+class SiteMap(OutputMap):
+    """The output map of a layer of a site."""
 
-    def require_recognised(self, strict: bool) -> None:
-        report_missed(missed(self._program, self._state, self.batches[0]), strict, REGISTER)
+    def __init__(self, reader: SiteReader, layer: SiteLayer) -> None:
+        self._reader, self._layer = reader, layer
+        self.title, self.heads = layer.title, layer.heads
+        self.features, self.biased = layer.site.heads * layer.site.head_dim, layer.bias(reader.model) is not None
+        self._rows = np.ones(self.features, bool)
+
+    def keep(self, features: np.ndarray) -> None:
+        super().keep(features)
+        self._rows = features
+
+    def weight(self) -> np.ndarray:
+        return np.asarray(fetch(self._layer.matrix(self._reader.copy)), np.float64)
+
+    def add(self, change: Change) -> None:
+        self._layer.add_to(self._reader.copy, change)
+
+    def sums(self) -> tuple[RefitSums, np.ndarray]:
+        matrix = self._layer.matrix(self._reader.model)
+        return sum_over_batches(self._sums(matrix)), np.ones(matrix.shape[1])
+
+    def _sums(self, matrix: jax.Array) -> Iterator[tuple[RefitSums, int]]:
+        """Yield the sums of every batch and its tokens."""
+        reader, now = self._reader, nnx.split(self._reader.copy, graph=True)[1]
+        for number, batch in enumerate(reader.batches):
+            both = (contexts_of(reader.program, state, batch)[self._layer.site.path] for state in (reader.state, now))
+            whole, own = map(self._of_layer, both)
+            given = whole, own, matrix, jnp.asarray(self._rows), jnp.asarray(number % 2)
+            yield spread_by_compiler(_context_sums, PartitionSpec(), *given), int(np.prod(whole.shape[:-1]))
+
+    def _of_layer(self, contexts: jax.Array) -> jax.Array:
+        """Return a layer's contexts; those of layers that share W_O lie along the first axis of positions."""
+        if self._layer.site.tied:
+            return jnp.moveaxis(contexts, 0, 1)
+        return contexts if self._layer.site.layers is None else contexts[self._layer.number]
+
+
+@jax.jit
+def _context_sums(whole: jax.Array, own: jax.Array, matrix: jax.Array, kept: jax.Array, shift: jax.Array) -> RefitSums:
+    """Return the sums of products of one batch, for contexts of the model and of the copy, and W_O of the model."""
+    target, present = (array.reshape(array.shape[0], -1, array.shape[-1]) for array in (whole, own))
+    counted = target[..., -1:]
+    features = jnp.concatenate([present[..., :-1], jnp.ones_like(counted)], axis=-1) * counted
+    residual = (target[..., :-1] - present[..., :-1] * kept[None, None]) @ matrix.astype(jnp.float32) * counted
+    return sums_by_half(features, residual, shift)
 
 
 @functools.partial(jax.jit, static_argnames="layers")
-def _second_moments(contexts: dict[str, jax.Array], layers: tuple[int, ...]) -> dict[str, jax.Array]:
-    """Return by site, in the order of paths, the sums of x x^T, `[layers, n, n]`, with x the contexts and a 1."""
-    found = {}
-    for count, (path, own) in zip(layers, sorted(contexts.items()), strict=True):
-        x = (own * own[..., -1:]).reshape(count, -1, own.shape[-1])
-        found[path] = jnp.einsum("ltn,ltm->lnm", x, x, precision="highest")
+def _second_moments(contexts: jax.Array, layers: int) -> jax.Array:
+    """Return the sums of x x^T, `[layers, n, n]`, with x the contexts and a 1."""
+    x = (contexts * contexts[..., -1:]).reshape(layers, -1, contexts.shape[-1])
+    return jnp.einsum("ltn,ltm->lnm", x, x, precision="highest")
+
+
+@functools.partial(jax.jit, static_argnames="program")
+def contexts_of(program: Program, state: Any, batch: Any) -> dict[str, jax.Array]:
+    """Return the contexts of every site, `[layers?, examples, positions..., features + 1]`.
+
+    The last entry is 1 where they can change the loss, else 0.
+    """
+    leads = program.calls(state, batch).leads
+    reads = {
+        site.path: jnp.zeros((*site.shape[:-1], *leads[site.path][0], site.heads * site.head_dim + 1))
+        for site in program.sites
+    }
+
+    def loss(reads: dict[str, jax.Array]) -> jax.Array:
+        return program.value(state, ones(program.sites), batch, reads=reads, read=_read).total.sum()
+
+    found: dict[str, jax.Array] = jax.grad(loss)(reads)
     return found
 
 
-def reader_for(model: nnx.Module, loss: Loss | None) -> type[BlockReader] | type[SiteReader]:
-    """Return how a model is read: on the walk where its blocks show their sub-layers and no loss is given."""
-    return BlockReader if loss is None and shows_sub_layers(model) else SiteReader
+def _read(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Array:
+    return jnp.concatenate([contexts.reshape(*counted.shape, -1), counted[..., None]], axis=-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.maps import OutputMap
 from headjax.heads.program import Loss
 from headjax.heads.pruning import part_of, prune
-from headjax.heads.readers import Reader, reader_for
+from headjax.heads.readers import BlockReader, SiteReader, reader_for
 from headjax.heads.refit import RIDGES, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.site import find_heads, require_heads, with_tied
 from headjax.heads.units import Place, prune_units, units_to_remove
@@ -166,7 +166,7 @@ def reconstruct(
 
 
 def _reconstructed(
-    kind: Callable[..., Reader],
+    kind: type[Any],
     model: nnx.Module,
     batches: Sequence[Any],
     removed: Iterable[HeadId | str],
@@ -181,9 +181,11 @@ def _reconstructed(
     gone = tuple(sorted(with_tied(sites, require_heads(sites, removed))))
     if gone and len(gone) == len(find_heads(sites)):
         raise HeadjaxError("reconstruction: all heads are removed, nothing is left to solve")
-    reader, repairs, diverged = kind(model, batches, **options), list[LayerRepair](), False
-    removed_units: dict[Place, tuple[int, ...]] = {}
-    for each in reader.maps(gone, feed_forward or any(lost.values())):
+    if not kind.by_blocks:
+        prune(model, gone)  # what its code cannot hold is refused before anything is solved
+    reader: BlockReader | SiteReader = kind(model, batches, **options)
+    repairs, diverged, removed_units = list[LayerRepair](), False, dict[Place, tuple[int, ...]]()
+    for each in reader.maps(feed_forward or any(lost.values())):
         kept, count = each.kept(gone), lost.get(each.units, 0) if each.units else 0
         if not kept.all():
             each.keep(kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.maps import SiteLayer, layers_of
 from headjax.heads.ordering import Order
 from headjax.heads.program import Loss, examples_in
-from headjax.heads.readers import Place, Reader, reader_for
+from headjax.heads.readers import BlockReader, Place, SiteReader, reader_for
 from headjax.heads.refit import Change, centred, damped_inverse, without_features
 from headjax.heads.site import require_stacks
 from headjax.mesh.distributed import fetch
@@ -122,35 +122,34 @@ def reconstruction_order(
     batches = list(batches)
     if not batches:
         raise DataError("batches: there is no example to order heads by")
-    reader, options = reader_for(model, loss), {} if loss is None else {"loss": loss}
-    order: Order = reader.on_mesh(_ordered)(
-        reader, model, batches, stacks, whole_groups, strict, progress, compute=compute, **options
-    )
+    reader, options = reader_for(model, loss), dict[str, Any](compute=compute)
+    if not reader.by_blocks:
+        options |= {"loss": loss, "strict": strict}
+    order: Order = reader.on_mesh(_ordered)(reader, model, batches, stacks, whole_groups, progress, options)
     return order
 
 
 def _ordered(
-    kind: Callable[..., Reader],
+    kind: type[Any],
     model: nnx.Module,
     batches: Sequence[Any],
     stacks: Iterable[str] | None,
     whole_groups: bool,
-    strict: bool,
     progress: Update | None,
-    **options: Any,
+    options: Mapping[str, Any],
 ) -> Order:
     sites = find_sites(model)
     chosen = require_stacks(sites, stacks)
     layers = {layer.places[0]: layer for layer in layers_of(sites) if layer.places[0][0] in chosen}
-    reader, done = kind(model, batches, **options), [0, 0]
-    reader.require_recognised(strict)
+    reader: BlockReader | SiteReader = kind(model, batches, **options)
+    done = [0, 0]
 
     def tell(part: int, count: int) -> None:
         done[part] = count
         if progress is not None:
             progress(min(sum(done), len(batches)), {})
 
-    parts = held_back(reader.batches, reader.compared())
+    parts = held_back(reader.batches, reader.compared)
     eval_sums, fit_sums = (reader.moments(part, functools.partial(tell, number)) for number, part in enumerate(parts))
     removals, changes = dict[Place, Removals](), dict[Place, Change]()
     for (place, evaluated), (_, fitted) in zip(eval_sums, fit_sums, strict=True):

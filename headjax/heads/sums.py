@@ -34,6 +34,9 @@ from headjax.nn.passes import Probe
 
 Tree = TypeVar("Tree")
 
+Measure = Callable[[Probe], Any]
+"""Sums over the tokens of a batch that a probe of an attention takes."""
+
 FLOAT32_TOKENS = 16384
 
 
@@ -78,6 +81,12 @@ def _sums_of_several(parts: Iterable[tuple[Tree, int]]) -> Iterator[Tree]:
         yield total
 
 
+def _added_up(trees: Sequence[Tree]) -> Tree:
+    """Return the sum of trees of NumPy arrays."""
+    total: Tree = jax.tree.map(lambda *parts: np.sum(parts, axis=0), *trees)
+    return total
+
+
 @functools.partial(jax.jit, donate_argnums=0)
 def _added(total: Tree, sums: Tree) -> Tree:
     added: Tree = jax.tree.map(jnp.add, total, sums)
@@ -95,13 +104,6 @@ class SubLayer(NamedTuple):
     def head_stack(self) -> str:
         """Head stack of an attention."""
         return head_stack_at(self.stack, self.slot)
-
-
-class _Blocks(NamedTuple):
-    """A block of both models; None is a layer that the student goes without."""
-
-    teacher: Any
-    student: Any
 
 
 class States(NamedTuple):
@@ -137,9 +139,9 @@ class LayerStep:
 
     Attributes:
         blocks: The layer in both models, or one for each of those that share their parameters.
+        states: States of every batch before the layer.
         number: Its place among the model's blocks.
         tied: The layers that share its parameters, in the order of computation.
-        states: States of every batch before the layer.
         diverged: Whether the student differs from the teacher, here or in a layer before.
         changed: Arrays that `replace_layer` has put into the student, by path.
     """
@@ -154,18 +156,18 @@ class LayerStep:
         tied: tuple[int, ...] = (0,),
         slots: Collection[str] | None = None,
         diverged: bool = True,
+        corrected: bool = True,
     ) -> None:
-        self.blocks, self.states = [_Blocks(*each) for each in blocks], states
-        self.number, self.tied, self.diverged = number, tied, diverged
+        self.blocks, self.states, self.number, self.tied, self.diverged = list(blocks), states, number, tied, diverged
         self.changed: dict[str, jax.Array] = {}
-        self._compute, self._slots = compute, slots
+        self._compute, self._slots, self._corrected = compute, slots, corrected
         self._joined: list[dict[str, _Joined]] = []  # by batch, once the teacher's states are those after the layer
         self._after: list[States] | None = None
 
     @property
     def block(self) -> LayerBlock:
         """The student's block, the first of those that share their parameters."""
-        block: LayerBlock = self.blocks[0].student
+        block: LayerBlock = self.blocks[0][1]
         return block
 
     @property
@@ -177,38 +179,32 @@ class LayerStep:
         """Put another layer into the student."""
         before = flatten(arrays(self.layer))
         self.changed |= {path: array for path, array in flatten(arrays(layer)).items() if array is not before[path]}
-        self.blocks = [_Blocks(each.teacher, each.student.holding(layer)) for each in self.blocks]
+        self.blocks = [(teacher, student.holding(layer)) for teacher, student in self.blocks]
         self.diverged = True
 
-    def read(
-        self,
-        slots: Collection[str] = (),
-        probe: Callable[[Probe], Any] | None = None,
-        *,
-        keep: bool = False,
-    ) -> LayerReading:
-        """Return sums of a layer that both models share: of the features of some slots, and of a probe of attentions.
+    def read(self, slots: Collection[str] = (), probe: Measure | None = None, *, keep: bool = False) -> LayerReading:
+        """Return sums of a layer that both models share, in one pass: of features in some slots, and of a probe.
 
-        One pass takes all of them. `keep` keeps the states before the layer, and the outputs of its attentions.
+        `keep` keeps the states before the layer, and the outputs of its attentions.
         """
-        outputs: list[dict[str, jax.Array]] = []
-        self._after, found = list(self.states) if keep else self.states, []
-        for block, _ in self.blocks:
-            found.append(sum_over_batches(self._read(block, tuple(slots), probe, outputs if keep else None)))
-        sums, probed = functools.reduce(functools.partial(jax.tree.map, np.add), found)
+        if len(self.blocks) > 1:
+            found = []
+            for each in self._each():
+                found.append(each.read(slots, probe, keep=keep))
+                self._after = each.after()
+            return _added_up(found)
+        self._after, outputs = list(self.states) if keep else self.states, list[dict[str, jax.Array]]()
+        sums, probed = sum_over_batches(self._read(self._after, tuple(slots), probe, outputs, keep))
         return LayerReading({slot: RefitSums(*own) for slot, own in sums.items()}, probed, outputs)
 
     def _read(
-        self, block: LayerBlock, slots: tuple[str, ...], probe: Callable[[Probe], Any] | None, outputs: list[Any] | None
+        self, states: list[States], slots: tuple[str, ...], probe: Measure | None, outputs: list[Any], keep: bool
     ) -> Iterator[tuple[Any, int]]:
-        """Yield the sums of every batch and its tokens; its states become those after the block."""
-        after: Any = self._after
-        for number, pair in enumerate(after):
-            state, keep = pair.teacher, outputs is not None
-            sums, x, own = _layer_sums(block, state, number % 2, slots, probe, keep, self._compute)
-            after[number] = States(state._replace(x=x), state._replace(x=x))
-            if outputs is not None:
-                outputs.append(own)
+        """Yield the sums of every batch and its tokens; its states become those after the layer."""
+        for number, (state, _) in enumerate(states):
+            sums, x, own = _layer_sums(self.blocks[0][0], state, number % 2, slots, probe, keep, self._compute)
+            states[number] = States(state._replace(x=x), state._replace(x=x))
+            outputs.append(own)
             yield sums, tokens_of(state)
 
     def sums(self, slot: str) -> tuple[RefitSums, np.ndarray]:
@@ -216,48 +212,43 @@ class LayerStep:
 
         Where layers share their parameters, the sums are over all of them, without the errors of earlier layers.
         """
-        if len(self.blocks) == 1:
-            sums, scale = sum_over_batches(self._compared(self.blocks[0], slot, self.states, 1.0))
-            return RefitSums(*sums), scale / len(self.states)
-        states, found = list(self.states), []  # the walk goes through the tied layers from the first one on
-        for blocks in self.blocks:
-            found.append(sum_over_batches(self._compared(blocks, slot, list(states), 0.0)))
-            self._joined = []
-            self._advance(blocks, states)
-        sums = functools.reduce(functools.partial(jax.tree.map, np.add), (each for each, _ in found))
-        return RefitSums(*sums), found[-1][1] / len(states)
+        if len(self.blocks) > 1:
+            sums, scales = zip(*(each.sums(slot) for each in self._each()), strict=True)
+            return _added_up(sums), scales[-1]
+        found, scale = sum_over_batches(self._compared(slot))
+        return RefitSums(*found), scale / len(self.states)
 
-    def _compared(
-        self, blocks: _Blocks, slot: str, states: list[States], corrected: float
-    ) -> Iterator[tuple[tuple[RefitSums, jax.Array], int]]:
-        """Yield the sums of every batch and its tokens; the teacher's state becomes that after the block."""
-        slots = blocks.teacher.layer.config.slots
+    def _compared(self, slot: str) -> Iterator[tuple[tuple[RefitSums, jax.Array], int]]:
+        """Yield the sums of every batch and its tokens; the teacher's state becomes that after the layer."""
+        slots = self.layer.config.slots
         later = tuple(each for each in slots[slots.index(slot) + 1 :] if self._slots is None or each in self._slots)
         known, self._joined = self._joined, []
-        for number, pair in enumerate(states):
-            joined = known[number] if known else None
-            found = _compared_sums(tuple(blocks), slot, later, self._compute, pair, joined, number % 2, corrected)
-            sums, x, following = found
-            self._joined.append(following)
-            states[number] = pair if x is None else pair._replace(teacher=pair.teacher._replace(x=x))
+        for number, pair in enumerate(self.states):
+            given = pair, known[number] if known else None, number % 2, float(self._corrected)
+            sums, x, joined = _compared_sums(self.blocks[0], slot, later, self._compute, *given)
+            self._joined.append(joined)
+            self.states[number] = pair if x is None else pair._replace(teacher=pair.teacher._replace(x=x))
             yield sums, tokens_of(pair.student)
+
+    def _each(self) -> Iterator[LayerStep]:
+        """Yield the layers that share their parameters one after another."""
+        states = list(self.states)
+        for blocks in self.blocks:
+            here = LayerStep([blocks], states, self._compute, diverged=self.diverged, corrected=False)
+            yield here
+            states = here.after()
 
     def after(self) -> list[States]:
         """Return the states after the layer."""
-        if self._after is None:
-            for blocks in self.blocks:
-                self._advance(blocks, self.states)
-        return self.states if self._after is None else self._after
-
-    def _advance(self, blocks: _Blocks, states: list[States]) -> None:
-        """Bring states behind a block; the teacher's may be there since sums were taken."""
-        for number, pair in enumerate(states):
-            teacher = pair.teacher if self._joined else step(blocks.teacher, pair.teacher, self._compute)
-            student = teacher
-            if self.diverged:
-                skips = blocks.student is None
-                student = pair.student if skips else step(blocks.student, pair.student, self._compute)
-            states[number] = States(teacher, student)
+        for teacher, student in self.blocks if self._after is None else ():
+            for number, pair in enumerate(self.states):
+                whole = pair.teacher if self._joined else step(teacher, pair.teacher, self._compute)
+                own = whole
+                if self.diverged:
+                    own = pair.student if student is None else step(student, pair.student, self._compute)
+                self.states[number] = States(whole, own)
+        self._after = self.states if self._after is None else self._after
+        return self._after
 
 
 class BlockWalk:
@@ -303,12 +294,11 @@ class BlockWalk:
         for number, (teacher, student) in enumerate(pairs):
             is_layer = isinstance(teacher, LayerBlock)
             tied = stacks[teacher.stack].tied_layers(teacher.place.value) if is_layer else (0,)
-            blocks = [(teacher, student), *itertools.islice(pairs, len(tied) - 1)]
-            options: dict[str, Any] = {"number": number, "tied": tied, "slots": self._slots, "diverged": self.diverged}
-            if is_layer and (teacher.stack, tied[0]) in self._skipped:
-                blocks, options["diverged"] = [(teacher, None)], True
-            here = LayerStep(blocks, self._states, self._compute, **options)
-            if is_layer and blocks[0][1] is not None:
+            skipped = is_layer and (teacher.stack, tied[0]) in self._skipped
+            blocks = [(teacher, None if skipped else student), *itertools.islice(pairs, len(tied) - 1)]
+            options: dict[str, Any] = {"number": number, "tied": tied, "slots": self._slots}
+            here = LayerStep(blocks, self._states, self._compute, diverged=self.diverged or skipped, **options)
+            if is_layer and not skipped:
                 self.changed[teacher.stack, tied[0]] = here.changed
                 yield here
             left -= len(tied)

@@ -115,7 +115,7 @@ def test_damages_predict_the_change_of_the_output_of_the_whole_model(model, tabl
 def test_programs_do_not_grow_with_depth():
     grid, counts = dataclasses.replace(GRID, heads=(0.5,), cached=()), []
     for depth in (2, 3, 6):
-        whole = tiny.model(tiny.decoder_config(*(tiny.layer(),) * depth))
+        whole = tiny.model(tiny.decoder_config(*(tiny.layer(tiny.multi_head(head_dim=5)),) * depth))
         counts.append(programs(lambda whole=whole: measure(whole, BATCHES, grid, examples=32)))
     assert 0 < counts[2] <= counts[1] + 2
 
