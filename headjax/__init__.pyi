@@ -37,8 +37,11 @@ from headjax.hub.importing import from_huggingface as from_huggingface
 from headjax.mesh.mesh import MeshConfig as MeshConfig
 from headjax.models.config import Batch as Batch
 from headjax.models.config import ModelConfig as ModelConfig
+from headjax.models.decoder import Decoder as Decoder
 from headjax.models.decoder import DecoderConfig as DecoderConfig
+from headjax.models.encoder import Encoder as Encoder
 from headjax.models.encoder import EncoderConfig as EncoderConfig
+from headjax.models.encoder_decoder import EncoderDecoder as EncoderDecoder
 from headjax.models.encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
 from headjax.models.generation import beam_search as beam_search
 from headjax.models.generation import generate as generate
@@ -48,6 +51,7 @@ from headjax.models.new_task import with_task as with_task
 from headjax.models.sampling import Greedy as Greedy
 from headjax.models.sampling import Sample as Sample
 from headjax.models.summary import summarize as summarize
+from headjax.models.vision import Vision as Vision
 from headjax.models.vision import VisionConfig as VisionConfig
 from headjax.nn.collaborative import CollaborativeAttention as CollaborativeAttention
 from headjax.nn.compressed import CompressedAttention as CompressedAttention

@@ -22,7 +22,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind
 from headjax.core.serialize import kinds_of, to_data
 from headjax.core.tensors import count
-from headjax.models import Model, Pass
+from headjax.models import ForwardOptions, Model
 from headjax.models.memory import check_state
 from headjax.models.summary import summarize
 from headjax.nn import MultiHeadAttention, NoHeadsAttention
@@ -162,7 +162,7 @@ def run_all(run: TrainConfig) -> Any:
     batch = config.example_batch(2, 4)
 
     def loss(key: jax.Array, batch: Any) -> Any:
-        output = Model(config, config.initialize(key)).forward(batch, Pass(key=key, compute=run.compute))
+        output = Model(config, config.initialize(key)).forward(batch, ForwardOptions(key=key, compute=run.compute))
         return config.loss(output, batch).mean()
 
     return jax.eval_shape(loss, jax.random.key(0), batch).shape

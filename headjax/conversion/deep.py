@@ -20,8 +20,8 @@ from headjax.core.tensors import Params
 from headjax.heads.deepen import deepen, part_counts
 from headjax.models.model import Model
 from headjax.nn.layer import Layer, TransformerLayer
-from headjax.nn.passes import Pass
 from headjax.nn.residuals import BEFORE
+from headjax.nn.state import State
 
 EXAMPLES, LENGTH = 4, 32
 """Number of sequences that a layer's error is measured on, and their length."""
@@ -82,7 +82,7 @@ def _apply(layers: Sequence[TransformerLayer], x: jax.Array, memory: jax.Array) 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _forward(layer: Layer, params: Params, x: jax.Array, memory: jax.Array) -> jax.Array:
-    return bind(fresh(TransformerLayer, layer), params)(x, Pass(memory=memory))[0]
+    return bind(fresh(TransformerLayer, layer), params)(State(x, memory))[0]
 
 
 def _whole_layers(

@@ -18,11 +18,11 @@ from headjax.core.kind import Kind, own_copy
 from headjax.core.tensors import Params, Tensors, stack_weight
 
 
-class Beside(nnx.Param):
+class LayerGate(nnx.Param):
     """Number beside the parameters of a layer, such as a gate; of its own at each depth where layers share weights."""
 
 
-class Aside:
+class IgnoredStatic:
     """A value that programs do not depend on: modules that differ in it alone share compiled programs."""
 
     def __init__(self, value: Any) -> None:
@@ -37,7 +37,7 @@ class Aside:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.value!r})"
 
-    def __deepcopy__(self, memo: Any) -> Aside:
+    def __deepcopy__(self, memo: Any) -> IgnoredStatic:
         return self
 
 

@@ -41,7 +41,7 @@ from headjax.models.config import Batch, Loss
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.nn.compute import Compute
-from headjax.nn.passes import Pass
+from headjax.nn.state import ForwardOptions
 
 if TYPE_CHECKING:
     import grain
@@ -263,7 +263,7 @@ def measure_batch(
     """Return one batch's losses and a measure's outcomes, jitted once for equal parts of models and shapes."""
     # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
     with contextlib.nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        output = model.forward(batch, Pass(compute=compute))
+        output = model.forward(batch, ForwardOptions(compute=compute))
         loss = model.config.for_evaluation().loss(output, batch)
         outcomes = {**(measure.outcomes() if measure is not None else {}), **dict(more)}
         found = loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}

@@ -19,7 +19,7 @@ from headjax.models.model import Model
 from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
 from headjax.models.tasks.similarity import sentences, unit
 from headjax.nn.compute import Compute
-from headjax.nn.passes import Pass
+from headjax.nn.state import ForwardOptions
 
 Kind = Literal["kl", "cosine", "squared_difference"]
 """Measures of agreement: KL(first || second) of predictions in nats, cosine of embeddings, difference of numbers."""
@@ -106,7 +106,7 @@ def mean_agreement(kind: Kind, parts: Iterable[Any]) -> Agreement:
 @functools.partial(jax.jit, static_argnames="compute")
 def predict(model: Model, batch: Any, compute: Compute = Compute()) -> Predictions:
     """Return a model's predictions for a batch."""
-    output = model.forward(batch, Pass(compute=compute))
+    output = model.forward(batch, ForwardOptions(compute=compute))
     return predictions_of(model.config, output, batch)
 
 

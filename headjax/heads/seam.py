@@ -24,12 +24,12 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.modules import Beside
+from headjax.core.modules import LayerGate
 from headjax.heads.site import AttentionSite, Sites, at_path, output_matrix
 from headjax.heads.statistics import STATISTICS, Pattern, counted_queries
 from headjax.mesh.explicit import placed_as, spread_by_compiler
 from headjax.models.inputs import counted_at
-from headjax.nn.attend import Call
+from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule
 from headjax.nn.operands import Attended
 
@@ -41,11 +41,11 @@ UNIT = 2.0**-20
 """How a gate of 1 is held: too small to count in a loss that adds up its model's parameters, as for weight decay."""
 
 
-class HeadGate(Beside):
+class HeadGate(LayerGate):
     """Gates of a site's heads in `UNIT`s, `[heads]` or `[..., heads]` with one for every position of the contexts."""
 
 
-class HeadRead(Beside):
+class HeadRead(LayerGate):
     """Argument whose gradient is the reading at the seam."""
 
 
@@ -94,7 +94,7 @@ def _gated_class(cls: Any) -> Any:
     def projected(self: Any, contexts: jax.Array, *args: Any, **kwargs: Any) -> Any:
         return cls.__call__(self, _through(self, self, contexts), *args, **kwargs)
 
-    def attended(self: Any, inputs: jax.Array, key_values: Any, call: Call) -> Attended:
+    def attended(self: Any, inputs: jax.Array, key_values: Any, call: AttentionOptions) -> Attended:
         notes, statistics = self.head_notes, self.head_seam.statistics
         if notes is not None and statistics:
             observe = functools.partial(_note, statistics, notes.sums[...], call.mask, call.queries)

@@ -20,7 +20,7 @@ from headjax.models.model import Model
 from headjax.nn.compute import Compute
 from headjax.nn.layer import Probe
 from headjax.nn.operands import Mask
-from headjax.nn.passes import Pass
+from headjax.nn.state import ForwardOptions
 
 
 class Pattern(NamedTuple):
@@ -156,7 +156,7 @@ def _role(shares: np.ndarray) -> Role:
 @jax.jit
 def _counts(model: Model, batch: Any) -> Any:
     """Return by head stack and layer the queries `[roles, heads]` that look there and those `[roles]` that could."""
-    options = Pass(probe=_role_counts, compute=Compute(attention="einsum"))
+    options = ForwardOptions(probe=_role_counts, compute=Compute(attention="einsum"))
     return model.forward(batch, options).require_probes()
 
 

@@ -21,9 +21,9 @@ from headjax.initialization.initialization import Initialization, Setting, requi
 from headjax.mesh.mesh import replicated
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
-from headjax.models.walk import LayerBlock, blocks_of, entered
+from headjax.models.walk import LayerBlock, blocks_of
 from headjax.nn.compute import Compute
-from headjax.nn.passes import Joining, Pass
+from headjax.nn.state import ForwardOptions, ResidualStep
 
 _SMALLEST = 0.5
 """The second omega of a stack whose input is about normalised is more than 1; of one with unscaled embeddings of
@@ -98,7 +98,7 @@ def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding:
     def omegas(params: Params, batch: Batch, key: jax.Array) -> dict[str, jax.Array]:
         found = {name: [jnp.ones(())] for name in config.stacks()}
 
-        def weigh(stack: str, joining: Joining) -> jax.Array:
+        def weigh(stack: str, joining: ResidualStep) -> jax.Array:
             mask, omega = joining.mask if exclude_padding else None, found[stack][-1]
             shortcut, output = omega.astype(joining.x.dtype) * joining.x, joining.f(joining.x)
             found[stack].append(jnp.sqrt(variance(shortcut, mask) + variance(output, mask)))
@@ -106,12 +106,12 @@ def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding:
             return weighed
 
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            call = Pass(key=key, compute=dataclasses.replace(compute, remat="none"))
-            model = Model(config, call.compute.cast(params))
-            state = entered(model, next(iter(found)), batch, None, call)
+            options = ForwardOptions(key=key, compute=dataclasses.replace(compute, remat="none"))
+            model = Model(config, compute.cast(params))
+            state = model.embed(batch, compute, key)
             for block in blocks_of(model):
                 join = functools.partial(weigh, block.stack) if isinstance(block, LayerBlock) else None
-                state = block.run(state, call._replace(join=join))
+                state = block.run(state, options._replace(join=join))
         return {name: jnp.stack(records[:-1]) for name, records in found.items()}
 
     return jax.jit(omegas, out_shardings=replicated(mesh))

@@ -1,24 +1,28 @@
 """Models: a flat config for each family, the Flax module that it describes, generation."""
 
 from headjax.models.config import Batch, Loss, ModelConfig, Output
-from headjax.models.decoder import DecoderConfig
-from headjax.models.encoder import EncoderConfig
-from headjax.models.encoder_decoder import EncoderDecoderConfig
+from headjax.models.decoder import Decoder, DecoderConfig
+from headjax.models.encoder import Encoder, EncoderConfig
+from headjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headjax.models.model import Model
-from headjax.models.vision import VisionConfig
+from headjax.models.vision import Vision, VisionConfig
 from headjax.nn.compute import Compute
-from headjax.nn.passes import Pass
+from headjax.nn.state import ForwardOptions
 
 __all__ = [
     "Batch",
     "Compute",
+    "Decoder",
     "DecoderConfig",
+    "Encoder",
     "EncoderConfig",
+    "EncoderDecoder",
     "EncoderDecoderConfig",
+    "ForwardOptions",
     "Loss",
     "Model",
     "ModelConfig",
     "Output",
-    "Pass",
+    "Vision",
     "VisionConfig",
 ]

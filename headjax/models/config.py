@@ -6,24 +6,25 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from headjax.core.errors import DataError, require
 from headjax.core.fields import LISTED_MAX, Checked, Listed, Positive, Rate, Size
 from headjax.core.kind import Kind
-from headjax.core.modules import declared, declared_module
+from headjax.core.modules import declared
 from headjax.core.ranges import Range
 from headjax.core.tensors import Initializer, Normal, Params, Tensors, initialize
 from headjax.nn.feed_forward import ActivationName
+from headjax.nn.flops import product_flops
 from headjax.nn.layer import Layer
 from headjax.nn.norms import LayerNorm, Norm
-from headjax.nn.passes import Pass
 from headjax.nn.residuals import ResidualKind
 from headjax.nn.stack import Stack
+from headjax.nn.state import ForwardOptions
 
 Batch = Mapping[str, Any]
 """Arrays by Hugging Face's names: `input_ids [batch, length]`, `attention_mask [batch, length]`, `labels`, ...
@@ -156,6 +157,9 @@ class ModelConfig(Checked, abc.ABC):
         initializer: of every tensor that names none.
     """
 
+    model_class: ClassVar[Any] = None
+    """The family's class of models, which names its class of configs: `class Decoder(Model, config=DecoderConfig)`."""
+
     STACKS: ClassVar[Mapping[str, str]] = {}
     """The stacks by name, each with what the names of its own fields begin with."""
 
@@ -252,29 +256,13 @@ class ModelConfig(Checked, abc.ABC):
             changes |= {fields[n]: tuple(getattr(one, n) for one in own) for n in BY_LAYER if n in fields}
         return dataclasses.replace(self, **changes)
 
-    @abc.abstractmethod
-    def parts(self) -> dict[str, nnx.Module]:
-        """Return the modules that a model of this architecture consists of, their weights declared and not drawn."""
-
     def tensors(self) -> Tensors:
-        """Return the declared weights, which are shared: to be read, not changed."""
-        return {name: declared(part) for name, part in declared_module(type(self).parts, self).items()}
+        """Return the declared weights of the family's model, which are shared: to be read, not changed."""
+        return declared(declared_model(self))
 
     def initialize(self, key: jax.Array) -> Params:
         """Draw fresh parameters."""
         return initialize(self.tensors(), key, self.initializer)
-
-    @abc.abstractmethod
-    def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
-        """Return what enters the first layer of a stack, `[batch, length, width]`."""
-
-    @abc.abstractmethod
-    def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
-        """Return the pass as a stack reads the batch; `memory` is the output of the stack before."""
-
-    @abc.abstractmethod
-    def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
-        """Return the model's output, from that of its last stack."""
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         """Return the losses of the batch's labels, by default those of the task."""
@@ -282,9 +270,10 @@ class ModelConfig(Checked, abc.ABC):
         found: Loss = own.task.loss(output, batch)
         return found
 
-    @abc.abstractmethod
     def flops(self, length: int) -> int:
         """Count the floating-point operations of one forward of one example of this length."""
+        layers = (stack.flops(self.attention_lengths(name, length)[0]) for name, stack in self.stacks().items())
+        return _flops_beside_layers(self, length) + sum(layers)
 
     @abc.abstractmethod
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -344,6 +333,25 @@ class ModelConfig(Checked, abc.ABC):
         """(queries, keys) of a head stack's attention for one example of this length, as `flops` counts it."""
         return length, length
 
+
+@functools.lru_cache(maxsize=256)
+def declared_model(config: ModelConfig) -> Any:
+    """Return a model whose weights are declared and not drawn, which is shared: to be read, not changed."""
+    return config.model_class(config, DECLARED)
+
+
+@functools.lru_cache(maxsize=256)
+def _flops_beside_layers(config: ModelConfig, length: int) -> int:
+    example = {name: array for name, array in config.example_batch(1, length).items() if name not in ADDED}
+    skipping = ForwardOptions(join=lambda step: step.x)
+    return product_flops(lambda model, batch: model.forward(batch, skipping), declared_model(config), example)
+
+
+ADDED = ("token_type_ids", "segment_ids")
+"""Arrays that an example may go without; the look-up of the former is a product of matrices, though no work."""
+
+DECLARED: Mapping[str, Any] = MappingProxyType({})
+"""The parameters of a model whose weights stay declared."""
 
 BY_LAYER = ("attention", "cross_attention", "hidden", "window", "attention_norm")
 """Fields of a `Layer` that may differ from layer to layer."""

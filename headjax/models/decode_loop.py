@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from headjax.models.config import Batch
-from headjax.models.decoding import GenerativeConfig
+from headjax.models.decoding import GenerativeConfig, GenerativeModel
 from headjax.models.sampling import Greedy, Sampler
 from headjax.nn.cache import Cache, with_units, without_units
 from headjax.nn.compute import Compute
-from headjax.nn.passes import Pass
+from headjax.nn.state import ForwardOptions
 
 NEVER = -1e30
 """Score of a hypothesis that does not exist."""
@@ -72,13 +72,13 @@ class Loop(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def read_prompts(settings: Settings, model: Any, batch: Batch, key: jax.Array) -> Loop:
+def read_prompts(settings: Settings, model: GenerativeModel, batch: Batch, key: jax.Array) -> Loop:
     """Read the prompts and choose the first token of each continuation."""
-    call, config, new = Pass(compute=settings.compute), settings.config, settings.max_new_tokens
-    prompt = config.prompt(model, batch, call, new)
+    options, new = ForwardOptions(compute=settings.compute), settings.max_new_tokens
+    prompt = model.prompt(batch, options, new)
     last = prompt.tokens.shape[1] - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
     tokens, present, cache, positions = prompt
-    logits, cache = config.decode(model, tokens, present, positions, cache, call, at=last)
+    logits, cache = model.decode(tokens, present, positions, cache, options, at=last)
     examples, beams = logits.shape[0], settings.beams or 1
     loop = Loop(
         step=jnp.zeros((), jnp.int32),
@@ -101,9 +101,9 @@ def read_prompts(settings: Settings, model: Any, batch: Batch, key: jax.Array) -
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
-def continue_until(settings: Settings, model: Any, key: jax.Array, loop: Loop, until: int) -> Loop:
+def continue_until(settings: Settings, model: GenerativeModel, key: jax.Array, loop: Loop, until: int) -> Loop:
     """Generate until there are `until` tokens or every example is finished; the loop's arrays are used up."""
-    call, caches = Pass(compute=settings.compute), loop.cache.layers
+    options, caches = ForwardOptions(compute=settings.compute), loop.cache.layers
 
     def unfinished(loop: Loop) -> jax.Array:
         return (loop.step < until) & ~loop.finished.all()
@@ -113,7 +113,7 @@ def continue_until(settings: Settings, model: Any, key: jax.Array, loop: Loop, u
         token = jax.lax.dynamic_slice_in_dim(loop.tokens, loop.step - 1, 1, axis=1)
         present = (loop.lengths == loop.step)[:, None]  # those that have ended grow no longer
         places = loop.cache.next_positions(present)
-        logits, cache = settings.config.decode(model, token, present, places, loop.cache, call)
+        logits, cache = model.decode(token, present, places, loop.cache, options)
         loop = _chosen(settings, loop._replace(cache=cache), logits[:, 0], key)
         return loop.with_caches(without_units(loop.cache.layers))
 

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from headjax.core.class_names import IGNORED
 from headjax.core.fields import Count, Positive, Size
@@ -15,16 +14,20 @@ from headjax.core.kind import Kind
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.models.config import Batch, Loss, Output
-from headjax.models.decoding import GenerativeConfig, empty_cache
+from headjax.models.decoding import GenerativeConfig, GenerativeModel, empty_cache
 from headjax.models.inputs import abstract_integers, read_tokens
+from headjax.models.model import probes_of
 from headjax.models.tasks import Features, TaskOutput, Vocabulary
 from headjax.nn.cache import Prompt
+from headjax.nn.compute import Compute
+from headjax.nn.embeddings import TokenEmbeddings
 from headjax.nn.feed_forward import fold
 from headjax.nn.multi_head import MultiHeadAttention
+from headjax.nn.operands import Mask
 from headjax.nn.outputs import Linear, VocabularyLogits, cross_entropy
-from headjax.nn.passes import Pass
 from headjax.nn.residuals import ResidualKind
 from headjax.nn.stack import TransformerStack
+from headjax.nn.state import ForwardOptions, State
 
 
 @kind("decoder")
@@ -84,47 +87,6 @@ class DecoderConfig(GenerativeConfig):
         """The tokens and the size of their embeddings."""
         return Vocabulary(self.vocab_size, self.width)
 
-    def parts(self) -> dict[str, nnx.Module]:
-        embeddings = self.embeddings(self.vocab_size, scaled=self.scale_embeddings)
-        stack = TransformerStack(self.stacks()["decoder"])
-        return {"embeddings": embeddings, "decoder": stack, "output": self._output()}
-
-    def _output(self) -> Any:
-        """Return the module of the logits."""
-        if self.task is None:
-            logits = {"tied": self.tied, "bias": self.output_bias}
-            return VocabularyLogits(self.width, self.vocab_size, **logits, softcap=self.softcap)
-        output = self.task.module(self.width, self.vocabulary)
-        if isinstance(output, Linear) and not self.output_bias:
-            output.bias = None
-        return output
-
-    def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
-        if self.task is None:
-            return Output(hidden=hidden, logits=self.logits(model, hidden))
-        tokens, present, *_ = read_tokens(batch, self.position_table, causal=True)
-        shown = jnp.ones(tokens.shape, bool) if present is None else present
-        shown = shown if self.padding_token is None else shown & (tokens != self.padding_token)
-        last = jnp.where(shown, jnp.arange(tokens.shape[1]), 0).max(axis=1)  # [batch]
-        pooled = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # [batch, width]
-        output: Output = model.output(Features(hidden, pooled, model.embeddings.token, batch), fold(call.key, 3))
-        return output
-
-    def prompt(self, model: Any, batch: Batch, call: Pass, new_tokens: int) -> Prompt:
-        tokens, present, positions, _ = read_tokens(batch, self.position_table, causal=True)
-        example = jnp.zeros((tokens.shape[0], 1, self.width), call.compute.type)
-        cache = empty_cache(model.decoder, example, tokens.shape[1] + new_tokens)
-        present = jnp.ones(tokens.shape, bool) if present is None else present
-        return Prompt(tokens, present, cache, positions)
-
-    def embedded(self, model: Any, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        x: jax.Array = model.embeddings(tokens, positions=positions, key=key)
-        return x
-
-    def logits(self, model: Any, hidden: jax.Array) -> jax.Array:
-        found: jax.Array = model.output(hidden, model.embeddings.token)
-        return found
-
     def loss(self, output: Output, batch: Batch) -> Loss:
         if self.task is not None:
             return self.task.loss(output, batch)
@@ -152,7 +114,68 @@ class DecoderConfig(GenerativeConfig):
         own = {"labels": labels} if self.task is None else self.task.ranges(self.vocabulary)
         return {"input_ids": tokens, **own, "position_ids": self.position_table.range}
 
-    def flops(self, length: int) -> int:
-        layers, task = self.stacks()["decoder"].flops(length), self.task
-        logits = 2 * length * self.width * self.vocab_size
-        return layers + (logits if task is None else task.flops(self.width, self.vocabulary, length))
+
+class Decoder(GenerativeModel, config=DecoderConfig):
+    """logits = output(decoder(embeddings(tokens))), see `DecoderConfig`; the arguments are those of `headjax.Model`."""
+
+    config: DecoderConfig
+
+    def __init__(self, config: DecoderConfig, *args: Any, **options: Any) -> None:
+        self.embeddings = TokenEmbeddings(
+            config.vocab_size,
+            config.width,
+            config.position_table,
+            scaled=config.scale_embeddings,
+            norm=config.embeddings_norm,
+            dropout=config.embeddings_rate,
+        )
+        self.decoder = TransformerStack(config.stacks()["decoder"])
+        self.output: Any
+        if config.task is None:
+            logits = {"tied": config.tied, "bias": config.output_bias}
+            self.output = VocabularyLogits(config.width, config.vocab_size, **logits, softcap=config.softcap)
+        else:
+            self.output = config.task.module(config.width, config.vocabulary)
+            if isinstance(self.output, Linear) and not config.output_bias:
+                self.output.bias = None
+        super().__init__(config, *args, **options)
+
+    def forward(self, batch: Batch, options: ForwardOptions = ForwardOptions()) -> Output:
+        model, compute, key = options.compute.cast(self), options.compute, options.key
+        state = model.embed(batch, compute, key)
+        state, reports = model.decoder(state, options.of_stack(0))
+        return model.finish(state, compute, key)._replace(probes=probes_of(decoder=reports))
+
+    def embed(self, batch: Batch, compute: Compute = Compute(), key: jax.Array | None = None) -> State:
+        model = compute.cast(self)
+        tokens, present, positions, segments = read_tokens(batch, self.config.position_table, causal=True)
+        x = model.embed_tokens(tokens, positions, fold(key, 0))  # [batch, length, width]
+        mask = Mask(causal=True, keys=present, query_segments=segments, key_segments=segments)
+        return State(x, batch=batch, mask=mask, positions=positions, query_mask=present)
+
+    def finish(self, state: State, compute: Compute = Compute(), key: jax.Array | None = None) -> Output:
+        model, config = compute.cast(self), self.config
+        hidden = model.decoder.end(state.x)  # [batch, length, width]
+        if config.task is None:
+            return Output(hidden=hidden, logits=model.logits(hidden))
+        tokens, present, *_ = read_tokens(state.batch, config.position_table, causal=True)
+        shown = jnp.ones(tokens.shape, bool) if present is None else present
+        shown = shown if config.padding_token is None else shown & (tokens != config.padding_token)
+        last = jnp.where(shown, jnp.arange(tokens.shape[1]), 0).max(axis=1)  # [batch]
+        pooled = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # [batch, width]
+        output: Output = model.output(Features(hidden, pooled, model.embeddings.token, state.batch), fold(key, 3))
+        return output
+
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        return self.embeddings(tokens, positions=positions, key=key)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        logits: jax.Array = self.output(hidden, self.embeddings.token)
+        return logits
+
+    def prompt(self, batch: Batch, options: ForwardOptions, new_tokens: int) -> Prompt:
+        tokens, present, positions, _ = read_tokens(batch, self.config.position_table, causal=True)
+        example = jnp.zeros((tokens.shape[0], 1, self.config.width), options.compute.type)
+        cache = empty_cache(self.decoder, example, tokens.shape[1] + new_tokens)
+        present = jnp.ones(tokens.shape, bool) if present is None else present
+        return Prompt(tokens, present, cache, positions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 from typing import Any
@@ -12,11 +11,12 @@ import jax.numpy as jnp
 
 from headjax.models.config import Batch
 from headjax.models.inputs import TokenConfig
-from headjax.nn.cache import Cache, LayerCache, Prompt, stored
+from headjax.models.model import Model
+from headjax.nn.cache import AttentionCache, Cache, LayerCache, Prompt, stored
 from headjax.nn.layer import CACHE
 from headjax.nn.operands import Mask
-from headjax.nn.passes import Pass
 from headjax.nn.stack import TransformerStack
+from headjax.nn.state import ForwardOptions, State
 
 
 def empty_cache(
@@ -41,31 +41,39 @@ def empty_cache(
 class GenerativeConfig(TokenConfig):
     """A family that predicts the next token from those before it."""
 
-    @abc.abstractmethod
-    def prompt(self, model: Any, batch: Batch, call: Pass, new_tokens: int) -> Prompt:
+
+class GenerativeModel(Model):
+    """A model that predicts the next token from those before it, by its stack `decoder`.
+
+    The methods of decoding take the model in the type to compute in, see `headjax.models.generation.for_decoding`.
+    """
+
+    decoder: TransformerStack
+
+    def prompt(self, batch: Batch, options: ForwardOptions, new_tokens: int) -> Prompt:
         """Return the prompt of a batch, with room in the cache for this many new tokens."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
-    def embedded(self, model: Any, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Return what enters the decoder, `[batch, length, width]`, of tokens `[batch, length]` at these positions."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
-    def logits(self, model: Any, hidden: jax.Array) -> jax.Array:
+    def logits(self, hidden: jax.Array) -> jax.Array:
         """Return the logits `[batch, length, vocabulary]` of the decoder's output."""
+        raise NotImplementedError
 
     def decode(
         self,
-        model: Any,
         tokens: jax.Array,
         present: jax.Array,
         positions: jax.Array,
         cache: Cache,
-        call: Pass,
+        options: ForwardOptions,
         at: jax.Array | None = None,
     ) -> tuple[jax.Array, Cache]:
         """Return logits `[batch, new, vocabulary]` after each new token, or the one `at [batch]`, and the new cache."""
-        stack, length, caches = model.decoder, tokens.shape[1], list[LayerCache]()
-        x = self.embedded(model, tokens, positions)
+        length = tokens.shape[1]
+        x = self.embed_tokens(tokens, positions)
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=cache.used, axis=1)
         positions = jnp.broadcast_to(positions, present.shape).astype(cache.positions.dtype)
         cache = cache._replace(positions=write(cache.positions, positions), present=write(cache.present, present))
@@ -77,14 +85,15 @@ class GenerativeConfig(TokenConfig):
         else:
             seen, offset = cache.positions, jnp.asarray(cache.used)
             mask = Mask(True, keys=cache.present, query_offset=offset, query_positions=queries, key_positions=keys)
-        call = call._replace(mask=mask, positions=positions, used=cache.used, memory_mask=Mask(keys=cache.source))
-        call = stack.biased(x, call, seen)
-        columns = stack.config.columns(call.bias)
-        for group in stack.config.groups:
-            before = cache.layers[group.start : group.stop]
-            x, reports = group.one_by_one(getattr(stack, group.name), x, call, columns, before)
-            caches += [one._replace(attention=report[CACHE]) for one, report in zip(before, reports, strict=True)]
-        hidden = stack.end(x) if at is None else jnp.take_along_axis(stack.end(x), at[:, None, None], axis=1)
-        return self.logits(model, hidden), cache._replace(
-            layers=caches, used=jnp.asarray(cache.used, jnp.int32) + length
-        )
+        state = State(x, mask=mask, positions=positions, memory_mask=Mask(keys=cache.source))
+        before = [_by_slot(layer, cache.used) for layer in cache.layers]
+        state, reports = self.decoder(self.decoder.biased(state, seen), options, before)
+        layers = [old._replace(attention=new[CACHE]) for old, new in zip(cache.layers, reports, strict=True)]
+        hidden = self.decoder.end(state.x)
+        hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
+        return self.logits(hidden), cache._replace(layers=layers, used=jnp.asarray(cache.used, jnp.int32) + length)
+
+
+def _by_slot(layer: LayerCache, used: jax.Array | int) -> dict[str, Any]:
+    """Return the caches of a layer's attentions."""
+    return {"attention": AttentionCache(layer.attention, used), "cross_attention": layer.cross_attention}

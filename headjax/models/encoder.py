@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Rate, Size
@@ -16,16 +15,18 @@ from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
 from headjax.models.config import Batch, Output
-from headjax.models.inputs import TokenConfig, abstract_integers, batch_array
+from headjax.models.inputs import TokenConfig, abstract_integers, batch_array, read_tokens
+from headjax.models.model import Model, probes_of
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
-from headjax.nn.embeddings import RelativeBuckets
+from headjax.nn.compute import Compute
+from headjax.nn.embeddings import RelativeBuckets, TokenEmbeddings
 from headjax.nn.feed_forward import ActivationName, fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
 from headjax.nn.operands import Mask
 from headjax.nn.outputs import Pooler, PoolerInputs
-from headjax.nn.passes import Pass
 from headjax.nn.stack import TransformerStack
+from headjax.nn.state import ForwardOptions, State
 
 LARGEST = 2
 """The `end_token` that stands for the largest id."""
@@ -126,38 +127,6 @@ class EncoderConfig(TokenConfig):
         """The tokens and the size of their embeddings."""
         return Vocabulary(self.vocab_size, self.embedding_size or self.width)
 
-    def parts(self) -> dict[str, nnx.Module]:
-        how: dict[str, Any] = {"reads": self.pooler_reads, "norm": self.pooler_norm, "bias": self.pooler_bias}
-        pooler = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler, self.pooler_dropout, **how)}
-        return {
-            "embeddings": self.embeddings(self.vocab_size, segments=self.segments, size=self.embedding_size),
-            "encoder": TransformerStack(self.stacks()["encoder"]),
-            **pooler,
-            "output": self.task.module(self.width, self.vocabulary),
-        }
-
-    def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
-        call = super().reading(stack, batch, call, memory)
-        if self.causal:
-            call = call._replace(mask=dataclasses.replace(call.mask or Mask(), causal=True))
-        return call if self.position_bias is None else call._replace(positions=None)  # distances count padding
-
-    def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
-        read, pooled = hidden, None
-        if self.pooler is not None:
-            pooled = model.pooler(hidden, fold(call.key, 2), self.counted(batch))  # [batch, width]
-        if self.end_token is not None:
-            pooled = hidden[jnp.arange(len(hidden)), self.ends(batch_array(batch, "input_ids"))]
-        if pooled is not None and pooled.ndim == 3:  # of every token
-            read, pooled = pooled, pooled[:, 0]
-        features = Features(read, pooled, model.embeddings.token, batch)
-        output: Output = model.output(features, fold(call.key, 3))
-        return output._replace(hidden=hidden)
-
-    def ends(self, tokens: jax.Array) -> jax.Array:
-        """Return where each text of tokens `[batch, length]` ends, `[batch]`."""
-        return jnp.argmax(tokens if self.end_token == LARGEST else tokens == self.end_token, axis=1)
-
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         names = ["input_ids", "attention_mask", *(["token_type_ids"] if self.segments else [])]
         return abstract_integers((batch_size, length), *names) | self.task.example_labels(batch_size, length)
@@ -168,8 +137,55 @@ class EncoderConfig(TokenConfig):
             found["token_type_ids"] = Range(self.segments, "segments")
         return found | {"position_ids": self.position_table.range} | self.task.ranges(self.vocabulary)
 
-    def flops(self, length: int) -> int:
-        mapped = 0 if self.embedding_size is None else 2 * length * self.embedding_size * self.width
-        pooled = 0 if self.pooler is None else 2 * self.width**2 * (length if self.pooler_reads == "tokens" else 1)
-        layers = self.stacks()["encoder"].flops(length)
-        return mapped + layers + pooled + self.task.flops(self.width, self.vocabulary, length)
+
+class Encoder(Model, config=EncoderConfig):
+    """logits = output(pooler(encoder(embeddings(tokens)))), see `EncoderConfig`; arguments as of `headjax.Model`."""
+
+    config: EncoderConfig
+
+    def __init__(self, config: EncoderConfig, *args: Any, **options: Any) -> None:
+        self.embeddings = TokenEmbeddings(
+            config.vocab_size,
+            config.width,
+            config.position_table,
+            segments=config.segments,
+            size=config.embedding_size,
+            norm=config.embeddings_norm,
+            dropout=config.embeddings_rate,
+        )
+        self.encoder = TransformerStack(config.stacks()["encoder"])
+        if config.pooler is not None:
+            how: dict[str, Any] = {"reads": config.pooler_reads, "norm": config.pooler_norm, "bias": config.pooler_bias}
+            self.pooler = Pooler(config.width, config.pooler, config.pooler_dropout, **how)
+        self.output = config.task.module(config.width, config.vocabulary)
+        super().__init__(config, *args, **options)
+
+    def forward(self, batch: Batch, options: ForwardOptions = ForwardOptions()) -> Output:
+        model, compute, key = options.compute.cast(self), options.compute, options.key
+        state = model.embed(batch, compute, key)
+        state, reports = model.encoder(state, options.of_stack(0))
+        return model.finish(state, compute, key)._replace(probes=probes_of(encoder=reports))
+
+    def embed(self, batch: Batch, compute: Compute = Compute(), key: jax.Array | None = None) -> State:
+        model, config, types = compute.cast(self), self.config, batch.get("token_type_ids")
+        tokens, present, positions, segments = read_tokens(batch, config.position_table, causal=False)
+        x = model.embeddings(tokens, positions=positions, segments=types, key=fold(key, 0))  # [batch, length, width]
+        mask = Mask(causal=config.causal, keys=present, query_segments=segments, key_segments=segments)
+        counted = positions if config.position_bias is None else None  # distances count padding
+        state = State(x, batch=batch, mask=mask, positions=counted, query_mask=present)
+        return model.encoder.biased(state)
+
+    def finish(self, state: State, compute: Compute = Compute(), key: jax.Array | None = None) -> Output:
+        model, config = compute.cast(self), self.config
+        hidden = model.encoder.end(state.x)  # [batch, length, width]
+        read, pooled = hidden, None
+        if config.pooler is not None:
+            pooled = model.pooler(hidden, fold(key, 2), config.counted(state.batch))  # [batch, width]
+        if config.end_token is not None:
+            tokens = batch_array(state.batch, "input_ids")
+            ends = jnp.argmax(tokens if config.end_token == LARGEST else tokens == config.end_token, axis=1)  # [batch]
+            pooled = hidden[jnp.arange(len(hidden)), ends]
+        if pooled is not None and pooled.ndim == 3:  # of every token
+            read, pooled = pooled, pooled[:, 0]
+        output: Output = model.output(Features(read, pooled, model.embeddings.token, state.batch), fold(key, 3))
+        return output._replace(hidden=hidden)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Self
 
 import jax
@@ -17,17 +18,19 @@ from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, FanOut, Initializer, Xavier
 from headjax.models.config import Batch, Loss, Output
-from headjax.models.decoding import GenerativeConfig, empty_cache
+from headjax.models.decoding import GenerativeConfig, GenerativeModel, empty_cache
 from headjax.models.inputs import Read, abstract_integers, batch_array, begins, read_tokens
+from headjax.models.model import probes_of
 from headjax.nn.cache import Prompt
-from headjax.nn.embeddings import PositionKind, RelativeBuckets
+from headjax.nn.compute import Compute
+from headjax.nn.embeddings import PositionKind, RelativeBuckets, TokenEmbeddings
 from headjax.nn.feed_forward import fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import RMSNorm
 from headjax.nn.operands import Mask
 from headjax.nn.outputs import VocabularyLogits, cross_entropy
-from headjax.nn.passes import Pass
 from headjax.nn.stack import TransformerStack
+from headjax.nn.state import ForwardOptions, State
 
 
 @kind("encoder_decoder")
@@ -133,47 +136,6 @@ class EncoderDecoderConfig(GenerativeConfig):
         """Number of the target's tokens."""
         return self.target_vocab_size or self.vocab_size
 
-    def parts(self) -> dict[str, nnx.Module]:
-        how: dict[str, Any] = {"scaled": self.scale_embeddings, "initializer": self.token_initializer}
-        own = None if self.share_tokens else self.target_tokens
-        logits = {"tied": self.tied, "bias": self.output_bias, "scaled": self.scale_logits}
-        return {
-            "embeddings": self.embeddings(self.vocab_size, **how),
-            "encoder": TransformerStack(self.stacks()["encoder"]),
-            "decoder_embeddings": self.embeddings(own, **how),
-            "decoder": TransformerStack(self.stacks()["decoder"]),
-            "output": VocabularyLogits(self.width, self.target_tokens, **logits),
-        }
-
-    def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
-        if stack == "encoder":
-            return super().enter(model, stack, batch, call)
-        target = self._target(batch)
-        return self.embedded(model, target.tokens, target.positions, fold(call.key, 2))
-
-    def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
-        source = super().reading("encoder", batch, call, memory)
-        if stack == "encoder":
-            return source
-        _, present, positions, packed = self._target(batch)
-        mask = Mask(causal=True, keys=present, query_segments=packed, key_segments=packed)
-        return call._replace(
-            mask=mask,
-            positions=positions,
-            memory=memory,
-            memory_mask=Mask(keys=source.query_mask, query_segments=packed, key_segments=batch.get("segment_ids")),
-            query_mask=self.counted(batch),
-            key=fold(call.key, 3),
-        )
-
-    def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
-        return Output(hidden=hidden, logits=self.logits(model, hidden))
-
-    def _target(self, batch: Batch, tokens: jax.Array | None = None) -> Read:
-        """Return the decoder's inputs, by default those that the batch gives or its labels make."""
-        tokens = self.decoder_inputs(batch) if tokens is None else tokens
-        return read_tokens(batch, self.position_table, tokens, causal=True, side="decoder_")
-
     def decoder_inputs(self, batch: Batch) -> jax.Array:
         """Return `decoder_input_ids`, or the labels after the start token, without the last; if packed, of each."""
         if "decoder_input_ids" in batch:
@@ -191,24 +153,6 @@ class EncoderDecoderConfig(GenerativeConfig):
         if mask is None:
             return jnp.asarray(batch["labels"]) != IGNORED if "labels" in batch else None
         return jnp.asarray(mask).astype(bool)
-
-    def prompt(self, model: Any, batch: Batch, call: Pass, new_tokens: int) -> Prompt:
-        source = self.reading("encoder", batch, call, None)
-        encoded, _ = model.encoder(self.enter(model, "encoder", batch, call), source)
-        start = None if "decoder_input_ids" in batch else jnp.full((len(encoded), 1), self.start_token, jnp.int32)
-        tokens, present, positions, _ = self._target(batch, start)
-        capacity = tokens.shape[1] + new_tokens
-        cache = empty_cache(model.decoder, encoded[:, :1], capacity, encoded, source.query_mask)
-        present = jnp.ones(tokens.shape, bool) if present is None else present
-        return Prompt(tokens, present, cache, positions)
-
-    def embedded(self, model: Any, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        x: jax.Array = model.decoder_embeddings(tokens, positions=positions, key=key, table=self._token_table(model))
-        return x
-
-    def logits(self, model: Any, hidden: jax.Array) -> jax.Array:
-        found: jax.Array = model.output(hidden, self._token_table(model))
-        return found
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels = batch_array(batch, "labels")
@@ -237,14 +181,6 @@ class EncoderDecoderConfig(GenerativeConfig):
             "decoder_position_ids": positions,
         }
 
-    def flops(self, length: int) -> int:
-        layers = sum(stack.flops(length) for stack in self.stacks().values())
-        return layers + 2 * length * self.width * self.target_tokens
-
-    def _token_table(self, model: Any) -> Any:
-        """Return the target's table of token embeddings `[vocabulary, size]`."""
-        return (model.embeddings if self.share_tokens else model.decoder_embeddings).token
-
 
 _TRANSLATION: dict[str, Any] = {
     "vocab_size": 37000,
@@ -258,3 +194,97 @@ _TRANSLATION: dict[str, Any] = {
     "initializer": Xavier(),
 }
 """What the Transformers of Vaswani et al. (2017) share."""
+
+
+class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
+    """logits = output(decoder(target embeddings, encoder(embeddings(source)))), see `EncoderDecoderConfig`.
+
+    The arguments are those of `headjax.Model`.
+    """
+
+    config: EncoderDecoderConfig
+
+    def __init__(self, config: EncoderDecoderConfig, *args: Any, **options: Any) -> None:
+        embeddings = functools.partial(
+            TokenEmbeddings,
+            width=config.width,
+            positions=config.position_table,
+            scaled=config.scale_embeddings,
+            initializer=config.token_initializer,
+            norm=config.embeddings_norm,
+            dropout=config.embeddings_rate,
+        )
+        self.embeddings = embeddings(config.vocab_size)
+        self.encoder = TransformerStack(config.stacks()["encoder"])
+        self.decoder_embeddings = embeddings(None if config.share_tokens else config.target_tokens)
+        self.decoder = TransformerStack(config.stacks()["decoder"])
+        logits = {"tied": config.tied, "bias": config.output_bias, "scaled": config.scale_logits}
+        self.output = VocabularyLogits(config.width, config.target_tokens, **logits)
+        super().__init__(config, *args, **options)
+
+    def forward(self, batch: Batch, options: ForwardOptions = ForwardOptions()) -> Output:
+        model, compute, key = options.compute.cast(self), options.compute, options.key
+        state = model.embed(batch, compute, key)
+        state, encoder_reports = model.encoder(state, options.of_stack(0))
+        state = model.enter_decoder(state, compute, key)
+        state, decoder_reports = model.decoder(state, options.of_stack(1))
+        probes = probes_of(encoder=encoder_reports, decoder=decoder_reports)
+        return model.finish(state, compute, key)._replace(probes=probes)
+
+    def embed(self, batch: Batch, compute: Compute = Compute(), key: jax.Array | None = None) -> State:
+        model = compute.cast(self)
+        tokens, present, positions, segments = read_tokens(batch, self.config.position_table, causal=False)
+        x = model.embeddings(tokens, positions=positions, key=fold(key, 0))  # [batch, length, width]
+        mask = Mask(keys=present, query_segments=segments, key_segments=segments)
+        return model.encoder.biased(State(x, batch=batch, mask=mask, positions=positions, query_mask=present))
+
+    def enter_decoder(self, state: State, compute: Compute = Compute(), key: jax.Array | None = None) -> State:
+        """Return the state that enters the decoder, from the state after the encoder's last layer."""
+        model, config, batch = compute.cast(self), self.config, state.batch
+        tokens, present, positions, segments = self.read_target(batch)
+        x = model.embed_tokens(tokens, positions, fold(key, 2))  # [batch, target length, width]
+        source = Mask(keys=state.query_mask, query_segments=segments, key_segments=batch.get("segment_ids"))
+        decoder = State(
+            x,
+            memory=model.encoder.end(state.x),  # [batch, length, width]
+            batch=batch,
+            mask=Mask(causal=True, keys=present, query_segments=segments, key_segments=segments),
+            positions=positions,
+            query_mask=config.counted(batch),
+            memory_mask=source,
+        )
+        return model.decoder.biased(decoder)
+
+    def finish(self, state: State, compute: Compute = Compute(), key: jax.Array | None = None) -> Output:
+        model = compute.cast(self)
+        hidden = model.decoder.end(state.x)  # [batch, target length, width]
+        return Output(hidden=hidden, logits=model.logits(hidden))
+
+    def read_target(self, batch: Batch, tokens: jax.Array | None = None) -> Read:
+        """Return the decoder's inputs, by default those that the batch gives or its labels make."""
+        tokens = self.config.decoder_inputs(batch) if tokens is None else tokens
+        return read_tokens(batch, self.config.position_table, tokens, causal=True, side="decoder_")
+
+    def embed_tokens(self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        return self.decoder_embeddings(tokens, positions=positions, key=key, table=self.token_table)
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        logits: jax.Array = self.output(hidden, self.token_table)
+        return logits
+
+    @property
+    def token_table(self) -> nnx.Param[Any]:
+        """The target's table of token embeddings `[vocabulary, size]`."""
+        return (self.embeddings if self.config.share_tokens else self.decoder_embeddings).token
+
+    def prompt(self, batch: Batch, options: ForwardOptions, new_tokens: int) -> Prompt:
+        state, _ = self.encoder(self.embed(batch, options.compute), options.of_stack(0))
+        encoded = self.encoder.end(state.x)
+        start = None
+        if "decoder_input_ids" not in batch:
+            start = jnp.full((len(encoded), 1), self.config.start_token, jnp.int32)
+        tokens, present, positions, _ = self.read_target(batch, start)
+        capacity = tokens.shape[1] + new_tokens
+        cache = empty_cache(self.decoder, encoded[:, :1], capacity, encoded, state.query_mask)
+        present = jnp.ones(tokens.shape, bool) if present is None else present
+        return Prompt(tokens, present, cache, positions)

@@ -30,7 +30,7 @@ from headjax.models.prompts import (
 )
 from headjax.models.sampling import Greedy, Sampler
 from headjax.nn.compute import Compute
-from headjax.nn.passes import Pass
+from headjax.nn.state import ForwardOptions
 
 
 class Generated(NamedTuple):
@@ -217,9 +217,8 @@ def for_decoding(model: Model, compute: Compute = Compute()) -> Model:
 def cache_bytes(model: Model, batch: Batch, new_tokens: int) -> int:
     """Return the bytes of the keys and values in the cache of a batch and as many new tokens, of all layers."""
 
-    def layers(model: Model, batch: Batch) -> Any:
-        config: Any = model.config
-        return config.prompt(model, batch, Pass(), new_tokens).cache.layers
+    def layers(model: Any, batch: Batch) -> Any:
+        return model.prompt(batch, ForwardOptions(), new_tokens).cache.layers
 
     arrays = jax.tree.leaves(jax.eval_shape(layers, model, dict(batch)))
     return sum(array.size * array.dtype.itemsize for array in arrays)

@@ -1,11 +1,11 @@
-"""Reading a batch: its tokens, padding and positions, and their embeddings."""
+"""Reading a batch: its tokens, padding and positions."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,8 @@ from headjax.core.errors import DataError
 from headjax.core.fields import Count, Size
 from headjax.core.ranges import check_ranges
 from headjax.models.config import Batch, ModelConfig
-from headjax.nn.embeddings import PositionKind, Positions, TokenEmbeddings
-from headjax.nn.feed_forward import fold
-from headjax.nn.operands import Mask
-from headjax.nn.passes import Pass
+from headjax.nn.embeddings import PositionKind, Positions
+from headjax.nn.norms import Norm
 
 
 def check_batch(config: ModelConfig, batch: Batch) -> Batch:
@@ -126,18 +124,7 @@ class TokenConfig(ModelConfig):
         """The positions of the embeddings."""
         return Positions(self.positions, self.max_length, self.position_offset)
 
-    def embeddings(self, tokens: int | None, **more: Any) -> TokenEmbeddings:
-        """Return the module of embeddings of so many tokens; None where another module holds their table."""
-        norm = self.norm if self.embedding_norm else None
-        return TokenEmbeddings(tokens, self.width, self.position_table, norm=norm, dropout=self.embeddings_rate, **more)
-
-    def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
-        read = read_tokens(batch, self.position_table, causal=stack == "decoder")
-        segments = batch.get("token_type_ids")
-        x: jax.Array = model.embeddings(read.tokens, positions=read.positions, segments=segments, key=fold(call.key, 0))
-        return x
-
-    def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
-        _, present, positions, packed = read_tokens(batch, self.position_table, causal=stack == "decoder")
-        mask = Mask(causal=stack == "decoder", keys=present, query_segments=packed, key_segments=packed)
-        return call._replace(mask=mask, positions=positions, query_mask=present, key=fold(call.key, 1))
+    @property
+    def embeddings_norm(self) -> Norm | None:
+        """Normalisation of the embeddings, or None."""
+        return self.norm if self.embedding_norm else None

@@ -1,4 +1,4 @@
-"""A model as a `flax.nnx` module: its parts, its forward pass, its walk block by block."""
+"""The base of the families' models: what a model carries besides its weights, calls of it, and its directory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 from flax import nnx
@@ -15,23 +15,24 @@ from jax.sharding import Mesh
 from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError, ParameterError
 from headjax.core.kind import own_copy
-from headjax.core.modules import Aside, arrays, bind, declared_module, settings, weights_of
+from headjax.core.modules import IgnoredStatic, arrays, bind, settings, weights_of
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.mesh.explicit import explicit_mesh, spread_by_example
-from headjax.models.config import Batch, Loss, ModelConfig, Output, head_stack_at
+from headjax.models.config import DECLARED, Batch, Loss, ModelConfig, Output, declared_model, head_stack_at
 from headjax.models.directory import ModelFolder, Saved, save
 from headjax.models.inputs import device_batch
-from headjax.models.walk import LayerBlock, NextStack, State, blocks_of, entered
+from headjax.models.walk import LayerBlock, NextStack, blocks_of
 from headjax.nn.compute import Compute
-from headjax.nn.passes import Pass, Probe, ProbeFunction
+from headjax.nn.state import ForwardOptions, Probe, ProbeFunction, State
 
 
 class Model(nnx.Module):
     """A model: a config, and the `flax.nnx` modules that it describes, with their arrays.
 
-    Every transformation of Flax takes it. headjax's own functions leave the model that they are given as it is, and
-    return another one.
+    Each family is a subclass (`Decoder`, `Encoder`, `EncoderDecoder`, `Vision`), and `Model(config, ...)` makes a model
+    of the config's family. Every transformation of Flax takes it. headjax's own functions leave the model that they are
+    given as it is, and return another one.
 
         >>> model = headjax.demo_model()
         >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
@@ -47,6 +48,18 @@ class Model(nnx.Module):
         config: the architecture.
         deterministic: whether calls drop nothing, whatever `rngs` they are given; `eval()` and `train()` set it.
     """
+
+    config: Any
+
+    def __init_subclass__(cls, config: type[ModelConfig] | None = None, **options: Any) -> None:
+        """Make `Model(config)` return models of a family, for configs of this class."""
+        super().__init_subclass__(**options)
+        if config is not None:
+            config.model_class = cls
+
+    def __new__(cls, config: ModelConfig | None = None, *args: Any, **options: Any) -> Self:
+        """Return a model of the config's family, not yet initialised."""
+        return super().__new__(cls if config is None or cls is not Model else config.model_class)
 
     def __init__(
         self,
@@ -76,10 +89,14 @@ class Model(nnx.Module):
                 raise HeadjaxError("rngs: a model needs `params`, or `rngs` to draw them, such as nnx.Rngs(0)")
             params = config.initialize(rngs.params())
         self.config, self.deterministic = config, False
-        self.beside = Aside({"history": tuple(history), "tokenizer": tokenizer, "files": dict(files or {})})
-        for name, part in declared_module(type(config).parts, config).items():
+        self.beside = IgnoredStatic({"history": tuple(history), "tokenizer": tokenizer, "files": dict(files or {})})
+        if params is DECLARED:
+            return
+        for name, part in weights_of(self).items():
             if name in params:
-                setattr(self, name, bind(own_copy(part), params[name]))
+                bind(part, params[name])
+            else:
+                delattr(self, name)
 
     @property
     def params(self) -> Params:
@@ -134,16 +151,17 @@ class Model(nnx.Module):
         output: Output = run(self, arrays, key, probabilities if attention else probe, compute)
         return output._replace(attention=output.probes, probes=None) if attention else output
 
-    def forward(self, batch: Batch, call: Pass = Pass()) -> Output:
-        """Compute the forward pass as a pass is told, in the caller's own program."""
-        config, model, probes = self.config, call.compute.cast(self), dict[str, list[Any]]()
-        hidden: Any = None
-        for name in config.STACKS:
-            x, told = config.enter(model, name, batch, call), config.reading(name, batch, call, hidden)
-            hidden, reports = getattr(model, name)(x, told)  # [batch, length, width]
-            if call.probe is not None:
-                probes |= {head_stack_at(name, slot): [layer[slot] for layer in reports] for slot in reports[0]}
-        return config.finish(model, hidden, batch, call)._replace(probes=probes or None)
+    def forward(self, batch: Batch, options: ForwardOptions = ForwardOptions()) -> Output:
+        """Compute the forward pass in the caller's own program: `embed`, the layers of each stack, `finish`."""
+        raise NotImplementedError
+
+    def embed(self, batch: Batch, compute: Compute = Compute(), key: jax.Array | None = None) -> State:
+        """Return the state that enters the first layer; the key draws dropout."""
+        raise NotImplementedError
+
+    def finish(self, state: State, compute: Compute = Compute(), key: jax.Array | None = None) -> Output:
+        """Return the model's output, from the state after the last layer; the key draws dropout."""
+        raise NotImplementedError
 
     def device_batch(self, batch: Batch) -> dict[str, jax.Array]:
         """Return a batch's arrays as JAX arrays, checked to be tokens, classes and positions of the model."""
@@ -156,19 +174,9 @@ class Model(nnx.Module):
         """
         return self.config.for_evaluation().loss(self(batch, compute=compute, deterministic=True), batch)
 
-    def embed(self, batch: Batch, compute: Compute = Compute()) -> State:
-        """Return the state that enters the first block, see `headjax.models.walk`."""
-        return entered(compute.cast(self), next(iter(self.config.stacks())), batch, None, Pass(compute=compute))
-
     def blocks(self) -> list[LayerBlock | NextStack]:
         """Return the blocks in the order of computation."""
         return list(blocks_of(self))
-
-    def finish(self, state: State, compute: Compute = Compute()) -> Output:
-        """Return the model's output, from the state after the last block."""
-        model, last = compute.cast(self), list(self.config.stacks())[-1]
-        hidden = getattr(model, last).end(state.x)
-        return self.config.finish(model, hidden, state.batch, Pass(compute=compute))
 
     def named_sites(self, sites: Sequence[Any]) -> list[Any]:
         """Return sites (`headjax.AttentionSite`) with heads named by head stack, layer and original number."""
@@ -271,7 +279,7 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
 
 def check_parts(model: Model) -> None:
     """Raise `ParameterError` for the first part of a model that is not of the kind that its config describes."""
-    _check_weights(weights_of(model), declared_module(type(model.config).parts, model.config), "")
+    _check_weights(weights_of(model), weights_of(declared_model(model.config)), "")
 
 
 def _check_weights(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -> None:
@@ -292,6 +300,16 @@ def _check_weights(found: Mapping[str, Any], wanted: Mapping[str, Any], path: st
             )
 
 
+def probes_of(**reports: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]] | None:
+    """Return what a probe returned, by head stack, from the reports of the layers by stack; None without a probe."""
+    found = {
+        head_stack_at(stack, slot): [layer[slot] for layer in layers]
+        for stack, layers in reports.items()
+        for slot in (layers[0] if layers else ())
+    }
+    return found or None
+
+
 def probabilities(probe: Probe) -> jax.Array | None:
     """Return a layer's attention probabilities `[batch, heads, query, key]`."""
     return probe.attended.probabilities
@@ -300,6 +318,6 @@ def probabilities(probe: Probe) -> jax.Array | None:
 @functools.partial(jax.jit, static_argnames=("probe", "compute"))
 def _forward(model: Model, batch: Any, key: Any, probe: ProbeFunction | None, compute: Compute) -> Output:
     if not batch or explicit_mesh(model, batch) is None:
-        return model.forward(batch, Pass(key, probe, compute))
+        return model.forward(batch, ForwardOptions(key, probe, compute))
     run = functools.partial(_forward.__wrapped__, probe=probe, compute=compute)  # type: ignore[attr-defined]
     return spread_by_example(run, next(iter(batch.values())), model, batch, key)

@@ -20,16 +20,18 @@ from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal, Zeros, weight
 from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
+from headjax.models.model import Model, probes_of
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
+from headjax.nn.compute import Compute
 from headjax.nn.feed_forward import ActivationName, fold
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
 from headjax.nn.operands import Dropout
 from headjax.nn.outputs import Pooler
-from headjax.nn.passes import Pass
 from headjax.nn.projections import into_heads
 from headjax.nn.residuals import BEFORE, ResidualKind
 from headjax.nn.stack import TransformerStack
+from headjax.nn.state import ForwardOptions, State
 
 NO_TOKENS = Vocabulary(0, 0)
 
@@ -111,48 +113,6 @@ class VisionConfig(ModelConfig):
         """Size of what the task reads."""
         return 2 * self.width if self.patch_mean else self.width
 
-    def parts(self) -> dict[str, nnx.Module]:
-        pooler: dict[str, nnx.Module] = {} if self.pooler is None else {"pooler": Pooler(self.width, self.pooler)}
-        if self.pooled_norm:
-            pooler["pooled_norm"] = self.norm.module(self.width)
-        return {
-            "patches": PatchEmbeddings(
-                self.width,
-                self.length,
-                self.patch_size,
-                self.channels,
-                distillation_token=self.distillation_token,
-                bias=self.patch_bias,
-                norm=self.norm if self.embedding_norm else None,
-                dropout=self.embeddings_rate,
-            ),
-            "encoder": TransformerStack(self.stacks()["encoder"]),
-            **pooler,
-            "output": self.task.module(self.features, NO_TOKENS),
-        }
-
-    def enter(self, model: Any, stack: str, batch: Batch, call: Pass) -> jax.Array:
-        images, side = batch_array(batch, "pixel_values"), self.image_size
-        sides = images.shape[2:]
-        fits = min(sides, default=0) >= self.patch_size if self.resized else sides == (side, side)
-        if images.ndim != 4 or images.shape[1] != self.channels or not fits:
-            each = f"at least {self.patch_size}" if self.resized else side
-            expected = f"[batch, {self.channels}, {each}, {each}]"
-            raise DataError(f"pixel_values: expected {expected}, got {list(images.shape)}")
-        x: jax.Array = model.patches(images, fold(call.key, 0))
-        return x
-
-    def reading(self, stack: str, batch: Batch, call: Pass, memory: jax.Array | None) -> Pass:
-        return call._replace(query_mask=self.counted(batch), key=fold(call.key, 1))
-
-    def finish(self, model: Any, hidden: jax.Array, batch: Batch, call: Pass) -> Output:
-        pooled = hidden[:, 0] if self.pooler is None else model.pooler(hidden, fold(call.key, 2))  # [batch, width]
-        pooled = model.pooled_norm(pooled) if self.pooled_norm else pooled
-        if self.patch_mean:
-            pooled = jnp.concatenate([pooled, hidden[:, 1 + self.distillation_token :].mean(axis=1)], axis=1)
-        output: Output = model.output(Features(hidden, pooled, None, batch), fold(call.key, 3))
-        return output
-
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         shape = (batch_size, self.channels, self.image_size, self.image_size)
         images = {"pixel_values": jax.ShapeDtypeStruct(shape, jnp.float32)}
@@ -178,12 +138,58 @@ class VisionConfig(ModelConfig):
     def attention_lengths(self, head_stack: str, length: int) -> tuple[int, int]:
         return self.length, self.length
 
-    def flops(self, length: int) -> int:
-        """Floating-point operations of one forward of one image, whose length is the model's own."""
-        patches = 2 * (self.image_size // self.patch_size) ** 2 * self.channels * self.patch_size**2 * self.width
-        pooled = 0 if self.pooler is None else 2 * self.width**2
-        layers = self.stacks()["encoder"].flops(self.length)
-        return patches + layers + pooled + self.task.flops(self.features, NO_TOKENS, self.length)
+
+class Vision(Model, config=VisionConfig):
+    """logits = output(encoder(patches(image))[0]), see `VisionConfig`; the arguments are those of `headjax.Model`."""
+
+    config: VisionConfig
+
+    def __init__(self, config: VisionConfig, *args: Any, **options: Any) -> None:
+        self.patches = PatchEmbeddings(
+            config.width,
+            config.length,
+            config.patch_size,
+            config.channels,
+            distillation_token=config.distillation_token,
+            bias=config.patch_bias,
+            norm=config.norm if config.embedding_norm else None,
+            dropout=config.embeddings_rate,
+        )
+        self.encoder = TransformerStack(config.stacks()["encoder"])
+        if config.pooler is not None:
+            self.pooler = Pooler(config.width, config.pooler)
+        if config.pooled_norm:
+            self.pooled_norm = config.norm.module(config.width)
+        self.output = config.task.module(config.features, NO_TOKENS)
+        super().__init__(config, *args, **options)
+
+    def forward(self, batch: Batch, options: ForwardOptions = ForwardOptions()) -> Output:
+        model, compute, key = options.compute.cast(self), options.compute, options.key
+        state = model.embed(batch, compute, key)
+        state, reports = model.encoder(state, options.of_stack(0))
+        return model.finish(state, compute, key)._replace(probes=probes_of(encoder=reports))
+
+    def embed(self, batch: Batch, compute: Compute = Compute(), key: jax.Array | None = None) -> State:
+        model, config = compute.cast(self), self.config
+        images, side = batch_array(batch, "pixel_values"), config.image_size
+        sides = images.shape[2:]
+        fits = min(sides, default=0) >= config.patch_size if config.resized else sides == (side, side)
+        if images.ndim != 4 or images.shape[1] != config.channels or not fits:
+            each = f"at least {config.patch_size}" if config.resized else side
+            expected = f"[batch, {config.channels}, {each}, {each}]"
+            raise DataError(f"pixel_values: expected {expected}, got {list(images.shape)}")
+        x = model.patches(images, fold(key, 0))  # [batch, length, width]
+        return State(x, batch=batch, query_mask=config.counted(batch))
+
+    def finish(self, state: State, compute: Compute = Compute(), key: jax.Array | None = None) -> Output:
+        model, config = compute.cast(self), self.config
+        hidden = model.encoder.end(state.x)  # [batch, length, width]
+        pooled = hidden[:, 0] if config.pooler is None else model.pooler(hidden, fold(key, 2))  # [batch, width]
+        pooled = model.pooled_norm(pooled) if config.pooled_norm else pooled
+        if config.patch_mean:
+            pooled = jnp.concatenate([pooled, hidden[:, 1 + config.distillation_token :].mean(axis=1)], axis=1)
+        output: Output = model.output(Features(hidden, pooled, None, state.batch), fold(key, 3))
+        return output
 
 
 class PatchEmbeddings(nnx.Module):

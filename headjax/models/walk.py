@@ -18,23 +18,14 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.core.modules import Aside
-from headjax.models.config import HEAD_STACKS, Batch, ModelConfig
+from headjax.core.modules import IgnoredStatic
+from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.nn.compute import Compute
 from headjax.nn.layer import TransformerLayer
-from headjax.nn.passes import Joining, Pass, Probe
+from headjax.nn.state import ForwardOptions, Probe, ResidualStep, State
 
 FEED_FORWARD = "feed_forward"
 """Slot of the feed-forward sub-layer, beside `attention` and `cross_attention`."""
-
-
-class State(NamedTuple):
-    """What one block leaves to the next."""
-
-    x: jax.Array  # [batch, length, width], the residual stream
-    memory: jax.Array | None  # [batch, key, width], output of the stack before, for cross-attention
-    bias: jax.Array | None  # [1 or batch, heads, query, key], position bias of the stack's logits
-    batch: Batch
 
 
 class SubLayerSeen(NamedTuple):
@@ -57,10 +48,10 @@ class Block(nnx.Module):
 
     def __call__(self, state: State, compute: Compute = Compute()) -> State:
         """Return the state after the block."""
-        return self.run(state, Pass(compute=compute))
+        return self.run(state, ForwardOptions(compute=compute))
 
-    def run(self, state: State, call: Pass) -> State:
-        """Return the state after the block, computed as a pass is told."""
+    def run(self, state: State, options: ForwardOptions) -> State:
+        """Return the state after the block."""
         raise NotImplementedError
 
     def named_sites(self, sites: tuple[Any, ...]) -> list[Any]:
@@ -77,17 +68,15 @@ class LayerBlock(Block):
         self.config, self.stack, self.layer = config, stack, layer
         # Columns are the places of the layer's heads in the position bias; None where the config tells them.
         self.number, self.columns = nnx.data(jnp.int32(number)), nnx.data(columns)
-        self.place = nnx.static(Aside(number))
+        self.place = nnx.static(IgnoredStatic(number))
 
-    def run(self, state: State, call: Pass) -> State:
-        stack = self.config.stacks()[self.stack]
-        call = self.config.reading(self.stack, state.batch, call, state.memory)._replace(bias=state.bias)
-        own = self.columns
-        if own is None:
-            columns = stack.columns(state.bias)
-            own = None if columns is None else columns[self.number, : self.layer.attention.num_heads]
-        layer = call.compute.cast(self.layer)
-        run = call.compute.rematerialised(lambda layer, x: layer(x, call, self.number, own))
+    def run(self, state: State, options: ForwardOptions) -> State:
+        stacks = self.config.stacks()
+        options, own = options.of_stack(list(stacks).index(self.stack)), self.columns
+        if own is None and stacks[self.stack].columns is not None:
+            own = jnp.asarray(stacks[self.stack].columns)[self.number, : self.layer.attention.num_heads]
+        layer = options.compute.cast(self.layer)
+        run = options.compute.rematerialised(lambda layer, x: layer(state._replace(x=x), options, self.number, own))
         x, _ = run(layer, state.x)
         return state._replace(x=x)
 
@@ -107,7 +96,7 @@ class LayerBlock(Block):
             if probe is not None:
                 probe(found)
 
-        def join(joining: Joining) -> jax.Array:
+        def join(joining: ResidualStep) -> jax.Array:
             slot, residual, x = joining.slot, joining.residual, joining.x
             inputs = residual.enter(joining.read)
             output = joining.f(inputs)
@@ -120,7 +109,7 @@ class LayerBlock(Block):
             return residual.join(x, output)
 
         compute = dataclasses.replace(compute, remat="none")  # what is noted leaves no recomputation
-        return self.run(state, Pass(compute=compute, probe=note, join=join)), seen
+        return self.run(state, ForwardOptions(compute=compute, probe=note, join=join)), seen
 
     def holding(self, layer: TransformerLayer, columns: jax.Array | None = None) -> LayerBlock:
         """Return the block with another layer; `columns` are its heads' places in the position bias, where others."""
@@ -143,28 +132,21 @@ class LayerBlock(Block):
 
 
 class NextStack(Block):
-    """The way from the last layer of a stack to the first layer of the next one."""
+    """The way from the last layer of an encoder to the first layer of the decoder."""
 
-    def __init__(self, model: Any, stack: str, following: str) -> None:
-        self.model, self.stack, self.following = model, stack, following
+    def __init__(self, model: Any) -> None:
+        self.model = model
 
-    def run(self, state: State, call: Pass) -> State:
-        model = call.compute.cast(self.model)
-        return entered(model, self.following, state.batch, getattr(model, self.stack).end(state.x), call)
-
-
-def entered(model: Any, stack: str, batch: Batch, memory: jax.Array | None, call: Pass) -> State:
-    """Return the state that enters the first layer of a stack of a model in the type to compute in."""
-    x = model.config.enter(model, stack, batch, call)
-    told = getattr(model, stack).biased(x, model.config.reading(stack, batch, call, memory))
-    return State(x, memory, told.bias, batch)
+    def run(self, state: State, options: ForwardOptions) -> State:
+        entered: State = self.model.enter_decoder(state, options.compute, options.key)
+        return entered
 
 
 def blocks_of(model: Any, *, backwards: bool = False) -> Iterator[LayerBlock | NextStack]:
     """Yield the blocks of a model of headjax, each with copies of its layer's arrays; or from the last one on."""
     stacks, turn = model.config.stacks(), -1 if backwards else 1
     for place, name in [*enumerate(stacks)][::turn]:
-        following = [NextStack(model, name, other) for other in list(stacks)[place + 1 : place + 2]]
+        following = [NextStack(model) for _ in list(stacks)[place + 1 :]]
         yield from following if backwards else ()
         for group in stacks[name].groups[::turn]:
             layers = group.unstacked(getattr(getattr(model, name), group.name), backwards=backwards)

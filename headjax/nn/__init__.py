@@ -1,7 +1,7 @@
 """Attention formulations: Flax modules, which all compute in `attend`; a config holds a `Kind` of them."""
 
 from headjax.core.kind import Kind
-from headjax.nn.attend import Call, attend
+from headjax.nn.attend import AttentionOptions, attend
 from headjax.nn.collaborative import CollaborativeAttention, Concatenate
 from headjax.nn.compressed import CompressedAttention
 from headjax.nn.latent import LatentAttention
@@ -15,7 +15,7 @@ __all__ = [
     "Attended",
     "AttentionCache",
     "AttentionModule",
-    "Call",
+    "AttentionOptions",
     "CollaborativeAttention",
     "CompressedAttention",
     "Concatenate",

@@ -14,10 +14,10 @@ from headjax.core.errors import KernelError
 from headjax.mesh.mesh import current_mesh
 from headjax.nn.kernels.choose import KERNELS, OURS, REFERENCE, choose, current_target
 from headjax.nn.kernels.stock import spread
-from headjax.nn.operands import Attended, Dropout, Mask, Operands
+from headjax.nn.operands import Attended, AttentionInputs, Dropout, Mask
 
 
-class Call(NamedTuple):
+class AttentionOptions(NamedTuple):
     """Options of one attention call: everything but parameters and inputs."""
 
     mask: Mask | None = None  # keys that each query may see
@@ -37,7 +37,9 @@ class Call(NamedTuple):
         bias = self.bias
         if bias is not None and (bias.ndim < 4 or bias.shape[3] != key.shape[1]):  # all four axes, an entry for a key
             bias = jnp.broadcast_to(bias, (*(1,) * (4 - bias.ndim), *bias.shape[:-1], key.shape[1]))
-        operands = Operands(query, key, value, scale, self.mask, bias, self.dropout, mixing, self.observe, self.softcap)
+        operands = AttentionInputs(
+            query, key, value, scale, self.mask, bias, self.dropout, mixing, self.observe, self.softcap
+        )
         machine, mesh, heads = current_target(), current_mesh(), query.shape[2] if mixing is None else len(mixing)
         for name, array in {"key": key, "value": value}.items():
             if not array.shape[2] or heads % array.shape[2]:
@@ -63,12 +65,12 @@ def attend(
 
     Keys and values may have fewer heads than queries (grouped, multi-query, shared): head h of `heads` reads head
     h * key_heads // heads. With `mixing [heads, dim]` all heads share one query, Q_h = Q diag(mixing_h). The options
-    are those of `Call`.
+    are those of `AttentionOptions`.
     """
-    return Call(**options)(query, key, value, scale=scale, mixing=mixing)
+    return AttentionOptions(**options)(query, key, value, scale=scale, mixing=mixing)
 
 
-def einsum_attention(operands: Operands) -> Attended:
+def einsum_attention(operands: AttentionInputs) -> Attended:
     """Compute softmax(scale * Q K^T + bias) V, the reference, in einsums that hold every probability in float32."""
     query, key, value, scale, mask, bias, dropout, _, observe, softcap = operands
     (batch, queries, heads, dim), (_, keys, key_heads, _) = query.shape, key.shape

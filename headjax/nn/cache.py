@@ -10,11 +10,33 @@ import jax.numpy as jnp
 from headjax.nn.operands import KeyValues
 
 
-class LayerCache(NamedTuple):
-    """The cache of one layer."""
+class AttentionCache(NamedTuple):
+    """Keys and values (or the arrays they are computed from) of the tokens that an attention has seen."""
 
-    attention: KeyValues  # as `stored` orders them, [batch, capacity, ...] or [batch, heads, capacity, size]
-    cross_attention: KeyValues | None = None  # keys and values of the encoder's output, which never change
+    entries: KeyValues  # as `stored` orders them: [batch, heads, capacity, size], or [batch, capacity, ...]
+    used: jax.Array | int  # number of tokens in it; the number 0 where a program itself made it empty
+
+    @property
+    def capacity(self) -> int:
+        """Number of tokens that it has room for, with one axis of examples."""
+        array = next(iter(self.entries.values()))
+        return array.shape[2 if array.ndim == 4 else 1]
+
+    def append(self, new: KeyValues, count: int) -> AttentionCache:
+        """Return the cache with the keys and values `[batch, count, ...]` of new tokens behind those in it."""
+        entries = {name: append(self.entries[name], array, self.used) for name, array in new.items()}
+        return AttentionCache(entries, self.used + count)
+
+    def key_values(self) -> KeyValues:
+        """Return the keys and values of all places `[batch, capacity, ...]`."""
+        return {name: stored(array) for name, array in self.entries.items()}
+
+
+class LayerCache(NamedTuple):
+    """The keys and values that one layer remembers."""
+
+    attention: KeyValues  # the entries of an `AttentionCache`
+    cross_attention: KeyValues | None = None  # of the encoder's output, which never change
 
 
 class Cache(NamedTuple):

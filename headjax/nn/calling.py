@@ -1,4 +1,4 @@
-"""One call of an attention module: its arrays compared with their meaning, and brought to one axis of examples."""
+"""The arrays that a user gives to an attention: checked, and brought to one axis of examples."""
 
 from __future__ import annotations
 
@@ -11,25 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import ArgumentError
-from headjax.nn.operands import KeyValues, Mask
+from headjax.nn.cache import AttentionCache
+from headjax.nn.operands import Mask
 
 LENGTHS = {"keys": "key", "query_segments": "query", "key_segments": "key", "query_positions": "query"}
 LENGTHS |= {"key_positions": "key"}
 """Fields of a `Mask` that are arrays `[batch, length]`, and whose length it is."""
 
 
-class AttentionCache(NamedTuple):
-    """Keys and values (or the arrays they are computed from) of the tokens that a layer has seen."""
+class CallArrays(NamedTuple):
+    """The arrays of a call of `AttentionModule`, whose arguments they are; `batch` stands for any number of axes."""
 
-    entries: KeyValues  # [batch, capacity, ...] each
-    used: jax.Array  # number of tokens in the cache, a scalar
-
-
-class ModuleCall(NamedTuple):
-    """The arrays of a call of `AttentionModule`, whose arguments they are."""
-
-    inputs: jax.Array  # [batch, query, width]
-    attended_to: jax.Array | None  # [batch, key, memory_width]; None is the inputs
+    x: jax.Array  # [batch, query, width]
+    memory: jax.Array | None  # [batch, key, memory_width]; None is x
     mask: Mask | None
     allowed: jax.Array | None  # a mask that is an array
     bias: jax.Array | None
@@ -45,33 +39,35 @@ def require_room(used: jax.Array | int, new: int, capacity: int) -> None:
         raise ArgumentError(f"cache: holds {known} tokens of at most {capacity}, and {new} more do not fit")
 
 
-def check_sizes(call: ModuleCall, width: int, memory_width: int) -> None:
+def check_sizes(call: CallArrays, width: int, memory_width: int) -> None:
     """Raise `ArgumentError` for inputs of other sizes."""
-    shape, other = call.inputs.shape, None if call.attended_to is None else call.attended_to.shape
+    shape, other = call.x.shape, None if call.memory is None else call.memory.shape
     if len(shape) < 2 or shape[-1] != width:
-        raise ArgumentError(f"inputs: shape {list(shape)}; expected [..., query, {width}]")
+        raise ArgumentError(f"x: shape {list(shape)}; expected [..., query, {width}]")
     if other is not None and (other[:-2] != shape[:-2] or other[-1] != memory_width):
-        raise ArgumentError(f"attended_to: shape {list(other)}; expected {[*shape[:-2], 'key', memory_width]}")
+        raise ArgumentError(f"memory: shape {list(other)}; expected {[*shape[:-2], 'key', memory_width]}")
 
 
-def one_batch_axis(call: ModuleCall, heads: int) -> ModuleCall:
-    """Return the call with arrays `[batch or 1, ...]`, its masks as conditions and a bias, and with positions.
+def one_batch_axis(call: CallArrays, heads: int) -> CallArrays:
+    """Return the arrays as `[batch or 1, ...]`, masks as conditions and a bias, and positions.
 
     Raises `ArgumentError` for an array that does not broadcast to its meaning, and for a full cache.
     """
-    batch, queries, cache = call.inputs.shape[:-2], call.inputs.shape[-2], call.cache
+    batch, queries, cache = call.x.shape[:-2], call.x.shape[-2], call.cache
     if not heads:  # which attend to nothing
         call = call._replace(mask=None, allowed=None, bias=None, positions=None)
-    memory = call.inputs if call.attended_to is None else call.attended_to
+    memory = call.x if call.memory is None else call.memory
     keys, positions, mask = memory.shape[-2], _flat("positions", call.positions, batch, queries), call.mask
     if cache is not None:
         cache = cache._replace(entries={name: _merged(array, batch) for name, array in cache.entries.items()})
         positions = cache.used + jnp.arange(queries)[None] if positions is None else positions
     if cache is not None and heads:  # queries count from the tokens in it, and see no place that no token has filled
-        keys = next(iter(cache.entries.values())).shape[1]
+        keys = cache.capacity
         require_room(cache.used, queries, keys)
         mask = Mask(causal=True) if mask is None else mask
-        mask = mask if mask.query_offset is not None else dataclasses.replace(mask, query_offset=cache.used)
+        mask = (
+            mask if mask.query_offset is not None else dataclasses.replace(mask, query_offset=jnp.asarray(cache.used))
+        )
     bias, allowed = (_flat(name, getattr(call, name), batch, heads, queries, keys) for name in ("bias", "allowed"))
     if allowed is not None:
         hidden = float(np.finfo(np.float32).min)
@@ -85,9 +81,8 @@ def one_batch_axis(call: ModuleCall, heads: int) -> ModuleCall:
         if cache is not None and not mask.causal:
             filled = jnp.arange(keys)[None] < cache.used + queries
             mask = dataclasses.replace(mask, keys=filled if mask.keys is None else mask.keys.astype(bool) & filled)
-    read = None if call.attended_to is None else _merged(memory, batch)
-    call = call._replace(inputs=_merged(call.inputs, batch), attended_to=read, mask=mask, allowed=None, bias=bias)
-    return call._replace(positions=positions, cache=cache)
+    read = None if call.memory is None else _merged(memory, batch)
+    return CallArrays(_merged(call.x, batch), read, mask, None, bias, positions, cache, call.dropout)
 
 
 def _merged(array: jax.Array, batch: tuple[int, ...]) -> jax.Array:

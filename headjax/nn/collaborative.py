@@ -15,7 +15,7 @@ from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Listed, Size
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Normal, weight
-from headjax.nn.attend import Call
+from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule, Ids, formulation
 from headjax.nn.operands import Attended, KeyValues
 from headjax.nn.projections import HeadOutput, bias_weight, into_heads
@@ -111,7 +111,7 @@ class CollaborativeAttention(AttentionModule):
             key_values["content"] = into_heads(inputs, self.content_bias)  # [batch, key, heads]
         return key_values
 
-    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: AttentionOptions) -> Attended:
         query = into_heads(inputs, self.query, self.query_bias)[:, :, None, :]  # [batch, query, 1, shared_dim]
         key, scale = key_values["key"][:, :, None, :], 1.0 / math.sqrt(self.kind.head_dim)
         if self.content_bias is not None:

@@ -12,7 +12,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.kind import Kind
 from headjax.core.tensors import weight, with_axes
-from headjax.nn.attend import Call
+from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule, formulation
 from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.operands import Attended, KeyValues
@@ -90,7 +90,7 @@ class CompressedAttention(AttentionModule):
         latent = into_heads(inputs, self.latent)  # [batch, key, rank]
         return {"latent": latent, "position": jnp.broadcast_to(counted, latent.shape[:2]).astype(jnp.int32)}
 
-    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: AttentionOptions) -> Attended:
         inner, latent = self.inner, key_values["latent"]
         rebuilt = inner.key_values(latent, key_values["position"])
         # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.

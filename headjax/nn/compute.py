@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from headjax.core.errors import require
 from headjax.core.fields import Checked
-from headjax.core.modules import Beside
+from headjax.core.modules import LayerGate
 from headjax.core.serialize import unknown_name
 from headjax.nn.kernels import KERNELS
+
+M = TypeVar("M")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +51,13 @@ class Compute(Checked):
         takes = " and ".join(dtypes)
         require(self.dtype in dtypes, "attention", f"{self.attention} computes in {takes}, and dtype is {self.dtype}")
 
-    def cast(self, model: Any) -> Any:
-        """Return a model, or parameters, with numbers in the compute type."""
-        beside = lambda x: isinstance(x, Beside)  # noqa: E731
-        return jax.tree.map(lambda x: x if beside(x) else x.astype(self.dtype), model, is_leaf=beside)
+    def cast(self, model: M) -> M:
+        """Return a model, or parameters, with numbers in the compute type; what is in it already is not copied."""
+        gate = lambda x: isinstance(x, LayerGate)  # noqa: E731
+        if all(gate(x) or x.dtype == self.type for x in jax.tree.leaves(model, is_leaf=gate)):
+            return model
+        cast: M = jax.tree.map(lambda x: x if gate(x) else x.astype(self.dtype), model, is_leaf=gate)
+        return cast
 
     @property
     def type(self) -> jnp.dtype:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Positive, Size
 from headjax.core.tensors import weight
-from headjax.nn.attend import Call
+from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule, Ids, formulation
 from headjax.nn.norms import Norm, small_norm
 from headjax.nn.operands import Attended, KeyValues
@@ -115,7 +115,7 @@ class LatentAttention(AttentionModule):
         turned = self.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
         return {"latent": latent, "rotary_key": turned[:, :, 0]}
 
-    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: AttentionOptions) -> Attended:
         query, turned = self._queries(inputs, call)
         # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
         absorbs = self.absorbs(inputs.shape[1]) and not call.dropout.active
@@ -139,7 +139,7 @@ class LatentAttention(AttentionModule):
         """Return whether heads attend to c itself."""
         return query_length <= 1
 
-    def _queries(self, inputs: jax.Array, call: Call) -> tuple[jax.Array, jax.Array | None]:
+    def _queries(self, inputs: jax.Array, call: AttentionOptions) -> tuple[jax.Array, jax.Array | None]:
         """Return q_h `[batch, query, heads, head_dim]` and the turned r_h `[batch, query, heads, rotary_dim]`."""
         if self.query_latent is not None:
             inputs = into_heads(inputs, self.query_latent)  # [batch, query, query_rank]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,13 +14,14 @@ from flax import nnx
 from headjax.core.errors import DataError
 from headjax.core.kind import Kind
 from headjax.mesh.mesh import by_example
-from headjax.nn.attend import Call
-from headjax.nn.cache import LayerCache, append, stored
+from headjax.nn.attend import AttentionOptions
+from headjax.nn.cache import AttentionCache
 from headjax.nn.feed_forward import ActivationName, FeedForward, fold
+from headjax.nn.flops import product_flops
 from headjax.nn.norms import LayerNorm, Norm
-from headjax.nn.operands import Dropout, Mask
-from headjax.nn.passes import Joining, Pass, Probe
+from headjax.nn.operands import Dropout, KeyValues, Mask
 from headjax.nn.residuals import Residual, ResidualKind
+from headjax.nn.state import ForwardOptions, Probe, ResidualStep, State
 
 CACHE = "cache"
 """Key under which a decoding layer reports the keys and values of its self-attention, beside the probe's results."""
@@ -45,7 +47,7 @@ class Layer:
     # Rate at which an example skips a sub-layer of the stack's last layer in training; rates grow evenly from 0 at the
     # first layer (Huang et al. 2016; DeiT).
     stochastic_depth: float = 0.0
-    attention_softcap: float | None = None  # of the self-attention's logits, see `Call`
+    attention_softcap: float | None = None  # of the self-attention's logits, see `AttentionOptions`
     window: int | None = None  # self-attention sees only keys at a distance below this, before and after
     attention_norm: bool = True  # whether `norm` stands before self-attention too, where it does before sub-layers
     depth: int = 1  # number of layers of the stack
@@ -67,7 +69,8 @@ class Layer:
 
     def feed_forward_flops(self, length: int) -> int:
         """Count the floating-point operations of the feed-forward for one sequence."""
-        return (6 if self.gated else 4) * length * self.width * self.hidden
+        x = jax.ShapeDtypeStruct((1, length, self.width), jnp.float32)
+        return product_flops(lambda module, x: module(x), self.make_feed_forward(), x)
 
     def flops(self, length: int) -> int:
         """Count the floating-point operations for one sequence, and one as long that cross-attention reads."""
@@ -100,86 +103,90 @@ class TransformerLayer(nnx.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        call: Pass,
+        state: State,
+        options: ForwardOptions = ForwardOptions(),
         number: jax.Array | int = 0,
         columns: jax.Array | None = None,
-        cache: LayerCache | None = None,
+        cache: Mapping[str, AttentionCache | KeyValues] | None = None,
     ) -> tuple[jax.Array, dict[str, Any]]:
         """Return the layer's output `[batch, length, width]` and its reports.
 
-        The number is that in its stack, the `columns [heads]` are its heads' places in the position bias.
+        The number is that in its stack, the `columns [heads]` are its heads' places in the position bias. The cache
+        holds, by slot, an `AttentionCache`, or the keys and values of a memory that never changes.
         """
-        call, reports = call._replace(key=fold(call.key, number)), dict[str, Any]()
-        if columns is not None and call.bias is not None:
-            call = call._replace(bias=jnp.take(call.bias, columns, axis=1))
-        entered = x = by_example(x)
+        options, reports = options._replace(key=fold(options.key, number)), dict[str, Any]()
+        if columns is not None and state.bias is not None:
+            state = state._replace(bias=jnp.take(state.bias, columns, axis=1))
+        entered = x = by_example(state.x)
         for slot in self.slots:
             read = entered if self.config.residual == "parallel_norm" else x
-            f = functools.partial(self.sub_layer, slot, call, number, cache, reports)
+            f = functools.partial(self.sub_layer, slot, state, options, number, cache or {}, reports)
             residual = getattr(self, f"{slot}_residual")
-            if call.join is None:
+            if options.join is None:
                 x = residual.join(x, f(residual.enter(read)))
             else:
-                x = call.join(Joining(slot, residual, x, read, f, call.query_mask))
+                x = options.join(ResidualStep(slot, residual, x, read, f, state.query_mask))
         return by_example(x), reports
 
     def sub_layer(
         self,
         slot: str,
-        call: Pass,
+        state: State,
+        options: ForwardOptions,
         number: jax.Array | int,
-        cache: LayerCache | None,
+        cache: Mapping[str, AttentionCache | KeyValues],
         reports: dict[str, Any],
         inputs: jax.Array,
     ) -> jax.Array:
         """Return the outputs of a sub-layer `[batch, length, width]`, after dropout."""
-        config, key = self.config, call.key
+        config, key = self.config, options.key
         if slot == "feed_forward":
-            outputs, place = self.feed_forward(inputs, Dropout(config.feed_forward_dropout, fold(key, 4))), 5
+            outputs = self.feed_forward(inputs, Dropout(config.feed_forward_dropout, fold(key, 4)))
+            place = 5
         else:
-            outputs, place = self._attended(slot, call, cache, reports, inputs), 1 if slot == "attention" else 3
+            outputs = self.attended(slot, inputs, state, options, cache.get(slot), reports)
+            place = 1 if slot == "attention" else 3
         outputs = Dropout(config.dropout, fold(key, place))(outputs)
         if key is None or config.stochastic_depth == 0.0 or config.depth == 1:
             return outputs
         rate = config.stochastic_depth * number / (config.depth - 1)
         return Dropout(rate, jax.random.fold_in(key, place + 6)).of_examples(outputs)
 
-    def _attended(
-        self, slot: str, call: Pass, cache: LayerCache | None, reports: dict[str, Any], inputs: jax.Array
+    def attended(
+        self,
+        slot: str,
+        inputs: jax.Array,
+        state: State,
+        options: ForwardOptions,
+        cache: AttentionCache | KeyValues | None,
+        reports: dict[str, Any],
     ) -> jax.Array:
-        """Return the outputs of an attention; report the probe's results, and the keys and values for the cache."""
-        attention, config, crossed = getattr(self, slot), self.config, slot == "cross_attention"
-        read, mask = (call.memory, call.memory_mask) if crossed else (inputs, call.mask)
-        if not crossed:
-            key_values = attention.key_values(inputs, call.positions)
-            if cache is not None:
-                held = cache.attention
-                held = {name: append(held[name], array, call.used) for name, array in key_values.items()}
-                reports[CACHE] = held
-                if not isinstance(call.used, int):  # a cache that is known to be empty holds none before
-                    key_values = {name: stored(array) for name, array in held.items()}
+        """Return the outputs of an attention; report what the probe returns, and the cache after new tokens."""
+        attention, config, probe = getattr(self, slot), self.config, options.probe
+        call = AttentionOptions(
+            positions=state.positions,
+            probabilities=probe is not None,
+            implementation=options.compute.attention,
+            queries=state.query_mask,
+        )
+        memory: jax.Array | KeyValues | None = None
+        if slot == "cross_attention":
+            memory = cache if isinstance(cache, dict) else state.memory
+            if memory is None:
+                raise DataError("memory: cross-attention needs an encoder's output to attend to")
+            rate = Dropout(config.attention_dropout, fold(options.key, 2))
+            call, cache = call._replace(mask=state.memory_mask, dropout=rate), None
+        else:
+            mask = state.mask
             if config.window is not None:
                 mask = dataclasses.replace(mask or Mask(), window=config.window)
-        elif cache is not None and cache.cross_attention is not None:
-            key_values = cache.cross_attention
-        elif read is not None:
-            key_values = attention.key_values(read, None)
-        else:
-            raise DataError("memory: cross-attention needs an encoder's output to attend to")
-        options = Call(
-            mask=mask,
-            bias=None if crossed else call.bias,
-            dropout=Dropout(config.attention_dropout, fold(call.key, 2 if crossed else 0)),
-            positions=call.positions,
-            probabilities=call.probe is not None,
-            implementation=call.compute.attention,
-            queries=call.query_mask,
-            softcap=None if crossed else config.attention_softcap,
-        )
-        attended = attention.attend(inputs, key_values, options)
-        if call.probe is not None:
-            read = read if cache is None else None
-            reports[slot] = call.probe(Probe(slot, attention, inputs, attended, mask, call.query_mask, read))
-        outputs: jax.Array = attention.combine(attended.context)
-        return outputs
+            rate = Dropout(config.attention_dropout, fold(options.key, 0))
+            call = call._replace(mask=mask, bias=state.bias, dropout=rate, softcap=config.attention_softcap)
+        result = attention.forward(inputs, memory, call, cache)
+        if cache is not None:
+            reports[CACHE] = result.cache.entries
+        if probe is not None:
+            read: Any = inputs if memory is None else memory
+            read = None if cache is not None or isinstance(read, dict) else read
+            reports[slot] = probe(Probe(slot, attention, inputs, result.attended, call.mask, state.query_mask, read))
+        return result.outputs

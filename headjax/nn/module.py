@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -21,8 +20,10 @@ from headjax.core.kind import Kind
 from headjax.core.modules import arrays, bind, declared
 from headjax.core.tensors import RULES, Initializer, Normal, Params
 from headjax.mesh.explicit import spread_by_compiler, take
-from headjax.nn.attend import Call
-from headjax.nn.calling import AttentionCache, ModuleCall, check_sizes, one_batch_axis
+from headjax.nn.attend import AttentionOptions
+from headjax.nn.cache import AttentionCache, stored
+from headjax.nn.calling import CallArrays, check_sizes, one_batch_axis
+from headjax.nn.flops import product_flops
 from headjax.nn.operands import Attended, Dropout, KeyValues, Mask
 from headjax.nn.projections import HeadOutput
 
@@ -89,6 +90,14 @@ def _with_sizes(cls: type, width: int, given: dict[str, Any]) -> dict[str, Any]:
         return given
     sizes = [name for name in ("head_dim", "value_dim") if name in known and known[name].default is dataclasses.MISSING]
     return given | {name: width // heads for name in sizes if given.get(name) is None}
+
+
+class AttentionResult(NamedTuple):
+    """Result of `AttentionModule.forward`."""
+
+    outputs: jax.Array  # [batch, query, width]
+    attended: Attended
+    cache: AttentionCache | None  # with the keys and values of x in it; None without one
 
 
 class AttentionModule(nnx.Module, abc.ABC):
@@ -172,7 +181,7 @@ class AttentionModule(nnx.Module, abc.ABC):
         """Return the keys and values of the attended sequence, or the arrays they are computed from."""
 
     @abc.abstractmethod
-    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: AttentionOptions) -> Attended:
         """Return the contexts `[batch, query, heads, value_dim]` of queries `inputs [batch, query, width]`."""
 
     def flops(self, query_length: int, key_length: int) -> int:
@@ -195,8 +204,8 @@ class AttentionModule(nnx.Module, abc.ABC):
 
     def __call__(
         self,
-        inputs: jax.Array,
-        attended_to: jax.Array | None = None,
+        x: jax.Array,
+        memory: jax.Array | None = None,
         *,
         mask: Mask | jax.typing.ArrayLike | None = None,
         is_causal: bool = False,
@@ -208,16 +217,17 @@ class AttentionModule(nnx.Module, abc.ABC):
     ) -> Any:
         """sum_h softmax(scale Q_h K_h^T + bias_h) V_h W_O^h + b_O, with the formulation's own Q, K and V.
 
-        `batch` stands for any number of axes, none included. On a mesh with explicit axes (`jax.make_mesh`) outputs lie
-        as the inputs do, and the compiler spreads what lies between.
+        Queries are those of `x [batch, query, width]`, keys and values those of `memory [batch, key, memory_width]`, by
+        default of x. `batch` stands for any number of axes, none included. On a mesh with explicit axes
+        (`jax.make_mesh`) outputs lie as x does, and the compiler spreads what lies between.
         """
         drops = self.setting.dropout_rate > 0.0 and not (self.deterministic if deterministic is None else deterministic)
         conditions = mask if isinstance(mask, Mask) else None
         if is_causal:
             conditions = dataclasses.replace(conditions or Mask(), causal=True)
-        call = ModuleCall(
-            inputs=inputs,
-            attended_to=attended_to,
+        call = CallArrays(
+            x=x,
+            memory=memory,
             mask=conditions,
             allowed=None if mask is None or isinstance(mask, Mask) else jnp.asarray(mask),
             bias=bias,
@@ -227,35 +237,51 @@ class AttentionModule(nnx.Module, abc.ABC):
         )
         call = jax.tree.map(jnp.asarray, call)
         check_sizes(call, self.width, self.memory_width)
-        like = call.inputs if cache is None else (call.inputs, call.cache)
+        like = call.x if cache is None else (call.x, call.cache)
         return spread_by_compiler(type(self)._computed, like, self, call)
 
-    def _computed(self, call: ModuleCall) -> Any:
+    def _computed(self, call: CallArrays) -> Any:
         """Return the results of `__call__`."""
-        module, setting, batch = self, self.setting, call.inputs.shape[:-2]
-        call = one_batch_axis(call, self.num_heads)
-        inputs, cache = call.inputs, call.cache
+        module, setting, batch = self, self.setting, call.x.shape[:-2]
+        x, memory, mask, _, bias, positions, cache, key = one_batch_axis(call, self.num_heads)
         if setting.dtype is not None:
-            module, inputs, memory = jax.tree.map(lambda x: x.astype(setting.dtype), (self, inputs, call.attended_to))
-            call = call._replace(attended_to=memory)
-        key_values = module.key_values(inputs if call.attended_to is None else call.attended_to, call.positions)
-        if cache is not None:
-            held = cache.entries
-            append = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=cache.used, axis=1)
-            key_values = {name: append(held[name], new.astype(held[name].dtype)) for name, new in key_values.items()}
-        dropout = Dropout(setting.dropout_rate, call.dropout)
-        options = Call(call.mask, call.bias, dropout, call.positions, implementation=setting.implementation)
-        outputs = module.combine(module.attend(inputs, key_values, options).context)
-        outputs = outputs.reshape(*batch, *outputs.shape[1:])  # [batch, query, width]
-        if cache is None:
+            module, x, memory = jax.tree.map(lambda array: array.astype(setting.dtype), (self, x, memory))
+        dropout = Dropout(setting.dropout_rate, key)
+        options = AttentionOptions(mask, bias, dropout, positions, implementation=setting.implementation)
+        result = module.forward(x, memory, options, cache)
+        outputs = result.outputs.reshape(*batch, *result.outputs.shape[1:])  # [batch, query, width]
+        if result.cache is None:
             return outputs
-        entries = {name: array.reshape(*batch, *array.shape[1:]) for name, array in key_values.items()}
-        return outputs, AttentionCache(entries, cache.used + inputs.shape[1])
+        entries = {name: array.reshape(*batch, *array.shape[1:]) for name, array in result.cache.entries.items()}
+        return outputs, result.cache._replace(entries=entries)
+
+    def forward(
+        self,
+        x: jax.Array,
+        memory: jax.Array | KeyValues | None = None,
+        options: AttentionOptions = AttentionOptions(),
+        cache: AttentionCache | None = None,
+    ) -> AttentionResult:
+        """Compute `__call__` for one axis of examples, as layers and decoding steps do.
+
+        `memory` may also be its own `key_values`, computed before. With a cache, x stands behind the tokens in it, and
+        the keys and values of x join theirs.
+        """
+        if isinstance(memory, dict):
+            key_values = memory
+        else:
+            key_values = self.key_values(x if memory is None else memory, options.positions if memory is None else None)
+        if cache is not None:
+            known_empty, cache = isinstance(cache.used, int), cache.append(key_values, x.shape[1])
+            key_values = key_values if known_empty else cache.key_values()
+        attended = self.attend(x, key_values, options)
+        return AttentionResult(self.combine(attended.context), attended, cache)
 
     def empty_cache(self, batch: int | Sequence[int], capacity: int, dtype: Any = None) -> AttentionCache:
         """A cache with room for this many tokens of each example, in the type to compute in or another."""
         axes = (batch,) if isinstance(batch, int) else tuple(batch)
         shapes = key_value_shapes(self, 1, capacity, dtype or self.setting.dtype or jnp.float32)
+        shapes = jax.eval_shape(lambda arrays: jax.tree.map(stored, arrays), shapes)
         entries = {name: jnp.zeros((*axes, *shape.shape[1:]), shape.dtype) for name, shape in shapes.items()}
         return AttentionCache(entries, jnp.zeros((), jnp.int32))
 
@@ -303,28 +329,12 @@ def key_value_shapes(module: AttentionModule, batch: int, length: int, dtype: An
 
 @functools.lru_cache(maxsize=1024)
 def _flops(kind: Kind, width: int, memory_width: int, queries: int, keys: int) -> int:
-    """Return the floating-point operations, two a multiply-add, of the products in the program of a module."""
-
-    def run(module: AttentionModule, inputs: jax.Array, memory: jax.Array) -> jax.Array:
-        call = Call(implementation="einsum")
-        return module.combine(module.attend(inputs, module.key_values(memory, None), call).context)
-
-    def counted(jaxpr: Any) -> int:
-        total, used = 0, set(map(id, jaxpr.outvars))
-        for eqn in reversed(jaxpr.eqns):
-            if used.isdisjoint(map(id, eqn.outvars)):
-                continue  # compilers leave out what nothing reads
-            used.update(map(id, eqn.invars))
-            if eqn.primitive.name == "dot_general":
-                ((summed, _), _), left = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
-                total += 2 * eqn.outvars[0].aval.size * math.prod(left[axis] for axis in summed)
-            inner = (getattr(value, "jaxpr", value) for value in eqn.params.values())
-            total += sum(counted(each) for each in inner if hasattr(each, "eqns"))
-        return total
+    def run(module: AttentionModule, x: jax.Array, memory: jax.Array) -> jax.Array:
+        return module.forward(x, memory, AttentionOptions(implementation="einsum")).outputs
 
     sizes = ((queries, width), (keys, memory_width))
     arrays = [jax.ShapeDtypeStruct((1, *size), jnp.float32) for size in sizes]
-    return counted(jax.make_jaxpr(run)(kind.module(width, memory_width), *arrays).jaxpr)
+    return product_flops(run, kind.module(width, memory_width), *arrays)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -358,5 +368,5 @@ class NoHeadsAttention(AttentionModule):
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         return {}
 
-    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: AttentionOptions) -> Attended:
         return Attended(jnp.zeros((*inputs.shape[:2], 0, 1), inputs.dtype), None)

@@ -12,7 +12,7 @@ import numpy as np
 from headjax.core.errors import require
 from headjax.core.fields import Listed, Positive, Size
 from headjax.core.tensors import weight
-from headjax.nn.attend import Call
+from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule, Ids, formulation
 from headjax.nn.norms import Norm, small_norm
 from headjax.nn.operands import Attended, KeyValues
@@ -120,7 +120,7 @@ class GroupedAttention(AttentionModule):
             key = self.turned(key, positions_or_count(positions, key.shape[1]))
         return {"key": key, "value": into_heads(inputs, self.value, self.value_bias)}
 
-    def attend(self, inputs: jax.Array, key_values: KeyValues, call: Call) -> Attended:
+    def attend(self, inputs: jax.Array, key_values: KeyValues, call: AttentionOptions) -> Attended:
         query = into_heads(inputs, self.query, self.query_bias)  # [batch, query, heads, head_dim]
         if self.query_norm is not None:
             query = self.query_norm(query)

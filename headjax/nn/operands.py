@@ -93,7 +93,7 @@ class Dropout(NamedTuple):
         return dropped(inputs, self.key, self.rate, (inputs.shape[0], *(1,) * (inputs.ndim - 1)))
 
 
-class Operands(NamedTuple):
+class AttentionInputs(NamedTuple):
     """The operands of one call of an attention kernel, see `headjax.nn.attend`."""
 
     query: jax.Array

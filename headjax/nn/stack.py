@@ -11,17 +11,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from headjax.core.kind import Kind
-from headjax.core.modules import Beside, bind, fresh, stacked_module
+from headjax.core.modules import LayerGate, bind, fresh, stacked_module
 from headjax.core.tensors import Params
-from headjax.nn.cache import LayerCache
 from headjax.nn.embeddings import RelativeBuckets, RelativePositionBias
 from headjax.nn.layer import Layer, TransformerLayer
 from headjax.nn.norms import Norm
-from headjax.nn.passes import Pass
 from headjax.nn.residuals import BEFORE
+from headjax.nn.state import ForwardOptions, State
 
 Layers = TransformerLayer | nnx.List
 """Layers of a group: one module of stacked weights, or a list of each layer's own module."""
@@ -69,30 +69,37 @@ class LayerGroup:
         return tuple(range(self.start, self.stop)) if self.shared else (layer,)
 
     def __call__(
-        self, layers: Layers, x: jax.Array, call: Pass, columns: Any
+        self, layers: Layers, state: State, options: ForwardOptions, columns: np.ndarray | None
     ) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the last layer's output and the reports of all layers; `columns` are those of the stack."""
-        if not call.compute.scan or self.count == 1 or isinstance(layers, nnx.List):
-            return self.one_by_one(layers, x, call, columns)
+        if not options.compute.scan or self.count == 1 or isinstance(layers, nnx.List):
+            return self.one_by_one(layers, state, options, columns)
 
         def body(x: jax.Array, own: Any) -> tuple[jax.Array, dict[str, Any]]:
             weights, number, columns = own
-            return (_with_shared(layers, weights) if self.shared else weights)(x, call, number, columns)
+            layer = _with_shared(layers, weights) if self.shared else weights
+            result: tuple[jax.Array, dict[str, Any]] = layer(state._replace(x=x), options, number, columns)
+            return result
 
-        own: Any = nnx.state(layers, Beside) if self.shared else layers, jnp.arange(self.start, self.stop)
+        own: Any = nnx.state(layers, LayerGate) if self.shared else layers, jnp.arange(self.start, self.stop)
         own = (*own, None if columns is None else self._own(columns))
-        x, reports = jax.lax.scan(call.compute.rematerialised(body), x, own)
+        x, reports = jax.lax.scan(options.compute.rematerialised(body), state.x, own)
         return x, [jax.tree.map(lambda array, i=i: array[i], reports) for i in range(self.count)] if reports else []
 
     def one_by_one(
-        self, layers: Layers, x: jax.Array, call: Pass, columns: Any, caches: Sequence[LayerCache] | None = None
+        self, layers: Layers, state: State, options: ForwardOptions, columns: Any, caches: Sequence[Any] | None = None
     ) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """Return the last layer's output and the report of each layer, unrolled."""
-        columns, reports = self._own(columns), []
-        run = call.compute.rematerialised(lambda layer, x, **own: layer(x, call, **own))
+        """Return the last layer's output and the report of each layer, unrolled; `caches` are those of the layers."""
+        columns, reports, x = self._own(columns), [], state.x
+
+        def run(cache: Any) -> Any:
+            return options.compute.rematerialised(
+                lambda layer, x, number, columns: layer(state._replace(x=x), options, number, columns, cache)
+            )
+
         for i, layer in enumerate(self.each(layers)):
             own = None if columns is None else columns[i]
-            x, report = run(layer, x, number=jnp.int32(self.start + i), columns=own, cache=caches and caches[i])
+            x, report = run(caches and caches[i])(layer, x, jnp.int32(self.start + i), own)
             reports.append(report)
         return x, reports
 
@@ -102,15 +109,17 @@ class LayerGroup:
             return list(layers)
         if not self.shared:
             return _split(layers, self.count)
-        return [_with_shared(layers, own) for own in _split(nnx.state(layers, Beside), self.count)]
+        return [_with_shared(layers, own) for own in _split(nnx.state(layers, LayerGate), self.count)]
 
-    def _own(self, columns: jax.Array | None) -> jax.Array | None:
-        return None if columns is None else columns[self.start : self.stop, : len(self.layer.attention.ids)]
+    def _own(self, columns: np.ndarray | None) -> jax.Array | None:
+        return (
+            None if columns is None else jnp.asarray(columns[self.start : self.stop, : len(self.layer.attention.ids)])
+        )
 
 
 def _with_shared(layers: Any, own: Any) -> TransformerLayer:
     """Return one layer, from the module of shared weights and the numbers that are this depth's own."""
-    graph, *states = nnx.split(layers, Beside, ...)
+    graph, *states = nnx.split(layers, LayerGate, ...)
     layer: TransformerLayer = nnx.merge(graph, own, states[1])
     return layer
 
@@ -179,19 +188,18 @@ class Stack:
         """Return the formulations in a slot (`attention` or `cross_attention`), by layer."""
         return tuple(getattr(layer, slot) for layer in self.layers)
 
-    def columns(self, bias: jax.Array | None) -> jax.Array | None:
-        """Return where each layer's heads are in a bias of all heads, `[layers, max_heads]`; None where in order."""
-        if bias is None:
-            return None
+    @functools.cached_property
+    def columns(self) -> np.ndarray | None:
+        """Where each layer's heads are in a position bias of all heads, `[layers, max_heads]`; None where in order."""
         ids = [attention.ids for attention in self.attentions("attention")]
-        if all(layer == tuple(range(bias.shape[1])) for layer in ids):
+        if self.position_bias is None or all(layer == tuple(range(self.position_bias.num_heads)) for layer in ids):
             return None
         longest = max(map(len, ids))
-        return jnp.asarray([[*layer, *(0,) * (longest - len(layer))] for layer in ids], jnp.int32)
+        return np.asarray([[*layer, *(0,) * (longest - len(layer))] for layer in ids], np.int32)
 
     def flops(self, length: int) -> int:
         """Count the floating-point operations of one forward of one sequence, and of its encoder output if crossed."""
-        return sum(layer.flops(length) for layer in self.layers)
+        return sum(group.count * group.layer.flops(length) for group in self.groups)
 
     def unstack(self, params: Params) -> list[Params]:
         """Return the parameters as one dict per layer."""
@@ -219,23 +227,29 @@ class TransformerStack(nnx.Module):
         if config.position_bias is not None:
             self.position_bias = RelativePositionBias(config.position_bias, not config.causal)
 
-    def __call__(self, x: jax.Array, call: Pass) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """Return the output `[batch, length, width]`, and the probe's results by layer."""
-        call = call if self.config.position_bias is None else self.biased(x, call)
-        columns, reports = None if call.bias is None else self.config.columns(call.bias), list[dict[str, Any]]()
+    def __call__(
+        self, state: State, options: ForwardOptions = ForwardOptions(), caches: Sequence[Any] | None = None
+    ) -> tuple[State, list[dict[str, Any]]]:
+        """Return the state after the last layer, and the layers' reports: what a probe returned, and new caches."""
+        columns, reports = self.config.columns, list[dict[str, Any]]()
         for group in self.config.groups:
-            x, of_layers = group(getattr(self, group.name), x, call, columns)
+            layers = getattr(self, group.name)
+            if caches is None:
+                x, of_layers = group(layers, state, options, columns)
+            else:
+                x, of_layers = group.one_by_one(layers, state, options, columns, caches[group.start : group.stop])
+            state = state._replace(x=x)
             reports.extend(of_layers)
-        return self.end(x), reports
+        return state, reports
 
-    def biased(self, x: jax.Array, call: Pass, keys: jax.Array | None = None) -> Pass:
-        """Return the pass with the position bias of its tokens; `keys` are positions of keys that are not theirs."""
+    def biased(self, state: State, keys: jax.Array | None = None) -> State:
+        """Return the state with the position bias of its tokens; `keys` are positions of keys that are not theirs."""
         if self.config.position_bias is None:
-            return call
-        positions = call.positions
+            return state
+        positions = state.positions
         if positions is None:  # counted so that lengths may be symbols, as in an ONNX graph
-            positions = jnp.cumsum(jnp.ones((1, x.shape[1]), jnp.int32), axis=1) - 1
-        return call._replace(bias=self.position_bias(positions, positions if keys is None else keys))
+            positions = jnp.cumsum(jnp.ones((1, state.x.shape[1]), jnp.int32), axis=1) - 1
+        return state._replace(bias=self.position_bias(positions, positions if keys is None else keys))
 
     def end(self, x: jax.Array) -> jax.Array:
         """Return the last layer's output, normalised if the stack has a final norm."""

@@ -26,7 +26,7 @@ from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
-from headjax.nn.passes import Joining, Pass
+from headjax.nn.state import ForwardOptions, ResidualStep
 from headjax.shrinking.places import Place
 
 REPEATS = 9
@@ -145,19 +145,17 @@ class Stopwatch:
 @functools.partial(jax.jit, static_argnames="part")
 def _computed(part: Part, params: Params, batch: Any) -> Any:
     """Return the results of a part; the compiler drops unused parts."""
-    config, model = part.config, Model(part.config, params)
+    model: Any = Model(part.config, params)
     if part.slot == "model":
         return model.forward(batch)
 
-    def alone(joining: Joining) -> jax.Array:
+    def alone(joining: ResidualStep) -> jax.Array:
         residual = joining.residual
         here = joining.slot == part.slot
         return residual.join(joining.x, joining.f(residual.enter(joining.read))) if here else joining.x
 
-    names, call = list(config.stacks()), Pass(join=alone)
-    x: Any = None
-    for name in names[: names.index(part.stack) + 1] if part.stack else names:
-        memory, x = x, config.enter(model, name, batch, call)  # other stacks hand on what enters them
-    if not part.stack:
-        return config.finish(model, x, batch, call)
-    return getattr(model, part.stack)(x, config.reading(part.stack, batch, call, memory))[0]
+    options, state = ForwardOptions(join=alone), model.embed(batch)  # other stacks hand on what enters them
+    names = list(part.config.stacks())
+    if part.stack != names[0]:
+        state = model.enter_decoder(state) if len(names) > 1 else state
+    return getattr(model, part.stack)(state, options)[0].x if part.stack else model.finish(state)

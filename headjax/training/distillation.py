@@ -29,7 +29,7 @@ from headjax.models.inputs import check_batch, counted_at
 from headjax.models.model import Model
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.nn.compute import Compute
-from headjax.nn.passes import Pass
+from headjax.nn.state import ForwardOptions
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
 from headjax.training.step import Objective, Trainer
 
@@ -189,7 +189,7 @@ def answers_of(teacher: Model, mesh: Mesh, compute: Compute) -> Callable[[Batch]
 def _answer(teacher: ModelConfig, mesh: Mesh, compute: Compute, params: Params, batch: Batch) -> Output:
     """Return a teacher's output on a batch."""
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        output = Model(teacher, params).forward(batch, Pass(compute=compute))
+        output = Model(teacher, params).forward(batch, ForwardOptions(compute=compute))
     return jax.lax.with_sharding_constraint(output, batch_sharding(mesh))
 
 

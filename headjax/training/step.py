@@ -23,7 +23,7 @@ from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.model import Model
 from headjax.nn.compute import Compute
-from headjax.nn.passes import Pass
+from headjax.nn.state import ForwardOptions
 
 
 class TrainState(NamedTuple):
@@ -161,7 +161,7 @@ def _program(trainer: Trainer) -> Any:
         with jax.sharding.use_abstract_mesh(trainer.mesh.abstract_mesh):
 
             def losses_of(params: Params, key: jax.Array, batch: Batch) -> tuple[Loss, ...]:
-                return losses(Model(model, params).forward(batch, Pass(key=key, compute=compute)), batch)
+                return losses(Model(model, params).forward(batch, ForwardOptions(key=key, compute=compute)), batch)
 
             key = step_key(seed, state.step, trainer.prng)
             found = gradient(losses_of, weights, state.params, key, batch, trainer.accumulate)

@@ -8,7 +8,7 @@ from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLa
 from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_attention
 from headjax.conversion.products import Products
-from headjax.nn import Call, Kind, Mask
+from headjax.nn import AttentionOptions, Kind, Mask
 from headjax.nn.norms import OffsetRMSNorm, RMSNorm
 from headjax.nn.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
 from tests import tiny
@@ -91,7 +91,7 @@ def converted_layer(attention, params, to):
 def output(attention, params, inputs=None):
     """Return what a layer computes of causal self-attention."""
     inputs = jnp.asarray(random_inputs()) if inputs is None else inputs
-    return outputs_of(attention, params, inputs, Call(mask=Mask(causal=True)))
+    return outputs_of(attention, params, inputs, AttentionOptions(mask=Mask(causal=True)))
 
 
 LAYERS, ROWS, COLUMNS, HEADS, DIM = 2, 14, 13, 4, 3

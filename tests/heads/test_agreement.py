@@ -10,7 +10,7 @@ from headjax.heads.program import gated
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
 from headjax.models.tasks import Classification, NoTask, Regression, SentenceSimilarity
-from headjax.nn.passes import Pass
+from headjax.nn.state import ForwardOptions
 from tests import tiny
 from tests.models.test_encoder import config
 from tests.models.test_vision import config as vision
@@ -109,7 +109,7 @@ def test_rows_of_padding_have_a_finite_gradient(task):
     model = encoder(task)
 
     def through(params):
-        output = model.replace(params=params).forward(BATCH, Pass())
+        output = model.replace(params=params).forward(BATCH, ForwardOptions())
         return rooted(agreement_kind(model.config), predictions_of(model.config, output, BATCH)).sum()
 
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.grad(through)(model.params)))

@@ -18,7 +18,7 @@ from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import FAMILIES
 from headjax.hub.fields import Fields
 from headjax.models.model import load
-from headjax.nn.passes import Pass
+from headjax.nn.state import ForwardOptions
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import CONFIGS, family
@@ -509,7 +509,6 @@ def test_with_and_without_a_cache_behind_left_padding(case):
 
     theirs, folder = case
     model = from_huggingface(folder)
-    config = model.config
     ids = np.random.default_rng(0).integers(3, theirs.config.vocab_size - 1, (2, 14))
     mask = np.ones_like(ids)
     mask[1, :3] = 0
@@ -521,10 +520,10 @@ def test_with_and_without_a_cache_behind_left_padding(case):
     assert_close(np.asarray(model(inputs).logits)[seen], whole[seen], sums=tiny.SUMS)
 
     def decode(tokens, present, cache):
-        return config.decode(model, tokens, present, cache.next_positions(present), cache, Pass())
+        return model.decode(tokens, present, cache.next_positions(present), cache, ForwardOptions())
 
     decode = jax.jit(decode)
-    state = config.prompt(model, {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, Pass(), 8).cache
+    state = model.prompt({"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, ForwardOptions(), 8).cache
     past = None
     for start, stop in ((0, 6), *((place, place + 1) for place in range(6, 14))):
         logits, state = decode(jnp.asarray(ids[:, start:stop]), jnp.asarray(seen[:, start:stop]), state)

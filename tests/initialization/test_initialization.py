@@ -12,7 +12,7 @@ from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, EncoderDecoderConfig, Model
-from headjax.nn.passes import Pass
+from headjax.nn.state import ForwardOptions
 from tests import tiny
 from tests.closeness import assert_close, close_to
 from tests.models.test_encoder import config as encoder_config
@@ -80,7 +80,7 @@ def test_admin_follows_its_recurrence_sub_layer_by_sub_layer(admin):
 
     @jax.jit
     def unrolled(params, batch):
-        Model(config, params).forward(batch, Pass(key=SEEDS, compute=Compute(scan=False), join=join))
+        Model(config, params).forward(batch, ForwardOptions(key=SEEDS, compute=Compute(scan=False), join=join))
         return jnp.stack(ratios[: 2 * DEPTH])
 
     batch = setting(batch_of(translate=True)).batches[0]

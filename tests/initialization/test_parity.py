@@ -4,13 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.modules import bind
 from headjax.core.tensors import FanIn
 from headjax.initialization import Admin, Setting
 from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import MeshConfig
-from headjax.models import EncoderConfig
+from headjax.models import EncoderConfig, Model
 from headjax.nn.norms import LayerNorm
 from tests import tiny
 from tests.closeness import assert_close
@@ -33,7 +32,7 @@ def test_omega_is_what_torch_layers_give():
     batch = put_whole_batch({"input_ids": tokens, "attention_mask": mask}, mesh)
     found = profile(config, params, batch, Setting([batch], jax.random.key(1), mesh))["encoder"]
 
-    embed = bind(config.parts()["embeddings"], params["embeddings"])
+    embed = Model(config, params).embeddings
     x = torch.tensor(np.asarray(embed(tokens, positions=np.arange(9)[None, :])))
     norm = torch.nn.LayerNorm(tiny.WIDTH)
     omega, expected = 1.0, []

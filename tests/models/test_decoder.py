@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headjax.core.tensors import flatten
-from headjax.models import Compute, DecoderConfig, Model, Pass
+from headjax.models import Compute, DecoderConfig, ForwardOptions, Model
 from headjax.nn import Kind, NoHeadsAttention, RotaryHalves
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close
@@ -45,7 +45,7 @@ def loss_and_gradient(config: DecoderConfig, params: Any, batch: Any, compute: C
     """Mean loss and its gradient with respect to the parameters."""
 
     def loss(params: Any) -> Any:
-        return config.loss(Model(config, params).forward(batch, Pass(key=key, compute=compute)), batch).mean()
+        return config.loss(Model(config, params).forward(batch, ForwardOptions(key=key, compute=compute)), batch).mean()
 
     return jax.value_and_grad(loss)(params)
 

@@ -20,7 +20,7 @@ from headjax.heads.discovery import attention_sites
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.scoring import score_heads
-from headjax.models import Compute, Pass
+from headjax.models import Compute, ForwardOptions
 from headjax.models.generation import beam_search, generate
 from headjax.models.sampling import Sample
 from headjax.nn import NoHeadsAttention
@@ -59,7 +59,7 @@ def computed_by(kernel: str, dtype: str) -> list[Any]:
     def can(attention: Any) -> bool:
         model, compute = tiny.model(decoder([attention])), Compute(dtype=dtype, attention=kernel)
         try:
-            jax.eval_shape(lambda batch: model.forward(batch, Pass(compute=compute)), {"input_ids": TOKENS})
+            jax.eval_shape(lambda batch: model.forward(batch, ForwardOptions(compute=compute)), {"input_ids": TOKENS})
         except KernelError:
             return False
         return True
@@ -82,7 +82,7 @@ def step(model: Any, batch: Any, compute: Compute) -> Any:
     """Loss, outputs, losses of each example, and gradients with respect to parameters and gates."""
 
     def loss(model: Any) -> Any:
-        output = model.forward(batch, Pass(compute=compute))
+        output = model.forward(batch, ForwardOptions(compute=compute))
         found = model.config.loss(output, batch)
         return found.mean(), {"hidden": output.hidden, "logits": output.logits, "losses": found.total}
 

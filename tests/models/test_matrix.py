@@ -16,7 +16,7 @@ from headjax.heads.head_id import all_heads
 from headjax.heads.program import gated
 from headjax.heads.pruning import prune
 from headjax.mesh.mesh import MeshConfig, batch_sharding
-from headjax.models import Compute, Pass
+from headjax.models import Compute, ForwardOptions
 from headjax.models.model import load
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_equal
@@ -85,7 +85,7 @@ def rowwise(model, removed=()):
 
 @functools.partial(jax.jit, static_argnums=2)
 def forward(model, batch, compute):
-    output = model.forward(batch, Pass(compute=compute))
+    output = model.forward(batch, ForwardOptions(compute=compute))
     return output.hidden, output.logits
 
 

@@ -6,7 +6,15 @@ import pytest
 from headjax.core import tensors
 from headjax.core.tensors import abstract
 from headjax.heads.pruning import prune
-from headjax.models import Compute, DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, Pass, VisionConfig
+from headjax.models import (
+    Compute,
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    ForwardOptions,
+    Model,
+    VisionConfig,
+)
 from headjax.models.summary import summarize
 from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
 from headjax.nn import Kind, NoHeadsAttention
@@ -61,7 +69,7 @@ STACKS = {
 def test_operations_are_those_that_xla_counts(name):
     """For one example, from the program before it is compiled: no array is made."""
     config, shapes = STACKS[name]
-    call = Pass(compute=Compute(scan=False))
+    call = ForwardOptions(compute=Compute(scan=False))
     batch = {
         name: jax.ShapeDtypeStruct(shape, "float32" if name == "pixel_values" else "int32")
         for name, shape in shapes.items()

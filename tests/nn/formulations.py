@@ -12,7 +12,7 @@ from headjax.core.tensors import Normal, Params
 from headjax.nn import (
     Attended,
     AttentionModule,
-    Call,
+    AttentionOptions,
     CollaborativeAttention,
     CompressedAttention,
     Kind,
@@ -91,12 +91,17 @@ Arrays = tuple[Any, Any, Any]
 def _attended(attention: Kind, kernel: str, params: Params, x: Any, memory: Any, places: Any, call: Arrays) -> Any:
     mask, bias, positions = call
     module = tiny.bound(attention, params, x.shape[-1], memory.shape[-1])
-    given = Call(mask=mask, bias=bias, positions=positions, implementation=kernel)
+    given = AttentionOptions(mask=mask, bias=bias, positions=positions, implementation=kernel)
     return module.attend(x, module.key_values(memory, places), given)
 
 
 def attended_by(
-    attention: Kind, params: Params, x: Any, call: Call = Call(), memory: Any = None, positions: Any = None
+    attention: Kind,
+    params: Params,
+    x: Any,
+    call: AttentionOptions = AttentionOptions(),
+    memory: Any = None,
+    positions: Any = None,
 ) -> Attended:
     """Contexts of queries from `x`, with keys and values from `memory` or from `x` itself; one program, no dropout."""
     memory = x if memory is None else memory
@@ -105,7 +110,12 @@ def attended_by(
 
 
 def outputs_of(
-    attention: Kind, params: Params, x: Any, call: Call = Call(), memory: Any = None, gates: Any = None
+    attention: Kind,
+    params: Params,
+    x: Any,
+    call: AttentionOptions = AttentionOptions(),
+    memory: Any = None,
+    gates: Any = None,
 ) -> jax.Array:
     """Outputs of the same, with gates `[batch, query, heads]` on the contexts."""
     context = attended_by(attention, params, x, call, memory).context

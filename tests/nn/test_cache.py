@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from headjax.heads.pruning import prune
-from headjax.models import Compute, Pass
+from headjax.models import Compute, ForwardOptions
 from headjax.models.generation import for_decoding
 from tests import tiny
 from tests.closeness import assert_close
@@ -18,17 +18,17 @@ def given(prompt):
     return prompt.tokens, prompt.present, prompt.positions
 
 
-def piecewise(model, batch, pieces, call=Pass()):
+def piecewise(model, batch, pieces, call=ForwardOptions()):
     """Logits of the batch's decoder tokens, in pieces of these lengths, the first into an empty cache."""
-    config, model = model.config, for_decoding(model, call.compute)
+    model = for_decoding(model, call.compute)
 
     def begin(batch):
-        prompt = config.prompt(model, batch, call, 0)
-        return prompt, config.decode(model, *(array[:, : pieces[0]] for array in given(prompt)), prompt.cache, call)
+        prompt = model.prompt(batch, call, 0)
+        return prompt, model.decode(*(array[:, : pieces[0]] for array in given(prompt)), prompt.cache, call)
 
     prompt, (out, state) = jax.jit(begin)(batch)
     logits, start = [out], pieces[0]
-    step = jax.jit(lambda state, *new: config.decode(model, *new, state, call))
+    step = jax.jit(lambda state, *new: model.decode(*new, state, call))
     for length in pieces[1:]:
         out, state = step(state, *(array[:, start : start + length] for array in given(prompt)))
         logits.append(out)
@@ -48,8 +48,8 @@ def test_encoder_decoders(name):
 
 def test_a_cache_in_bfloat16_is_half_the_size_and_as_long_as_the_positions():
     model = tiny.model(tiny.decoder_config(tiny.layer()))
-    call = Pass(compute=Compute(dtype="bfloat16"))
-    cache = model.config.prompt(call.compute.cast(model), {"input_ids": TOKENS}, call, 2).cache
+    call = ForwardOptions(compute=Compute(dtype="bfloat16"))
+    cache = call.compute.cast(model).prompt({"input_ids": TOKENS}, call, 2).cache
     memory = cache.layers[0].attention
     # [batch, heads, tokens, size], as attention reads them
     assert {name: (array.shape, str(array.dtype)) for name, array in memory.items()} == {

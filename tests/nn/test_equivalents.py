@@ -8,7 +8,7 @@ import pytest
 
 from headjax.core.tensors import Normal, Params, initialize
 from headjax.nn import (
-    Call,
+    AttentionOptions,
     CollaborativeAttention,
     Concatenate,
     Kind,
@@ -66,7 +66,7 @@ def test_multi_head_is_its_formula(attention):
     allowed = np.tril(np.ones((6, 6), bool))[None, None]
     context, _ = reference(project("query"), project("key"), project("value"), scale, allowed)
     expected = np.einsum("bqhd,hdw->bqw", context, p["output"]["kernel"]) + p["output"].get("bias", 0.0)
-    assert_close(outputs_of(attention, params, X, Call(mask=CAUSAL)), expected, sums=SUMS)
+    assert_close(outputs_of(attention, params, X, AttentionOptions(mask=CAUSAL)), expected, sums=SUMS)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -83,7 +83,7 @@ def test_collaborative_logits_are_those_of_the_formula():
     params = random_params(shared)
     p, x = as_float64(params), X.astype(np.float64)
     query, key = x @ p["query"] + p["query_bias"], x @ p["key"] + p["key_bias"]
-    found = attended_by(shared, params, X, Call(mask=CAUSAL)).probabilities
+    found = attended_by(shared, params, X, AttentionOptions(mask=CAUSAL)).probabilities
     for head in range(HEADS):
         content = (x @ p["content_bias"][:, head])[:, None, :]
         logits = (query * p["mixing"][head] @ key.swapaxes(1, 2) + content) / 3.0
@@ -171,14 +171,14 @@ EQUAL = {
 @pytest.mark.parametrize("name", EQUAL)
 def test_it_is_another_with_products_of_its_weights(name):
     build, longer = EQUAL[name]
-    call = Call(mask=CAUSAL, positions=PLACES)
+    call = AttentionOptions(mask=CAUSAL, positions=PLACES)
     found, expected = (attended_by(*pair, X, call, positions=PLACES) for pair in build())
     assert_close(found.context, expected.context, sums=longer * SUMS)
     assert_close(found.probabilities, expected.probabilities, sums=longer * SUMS)
 
 
 def probabilities(params: Params, bias: Any = None) -> Any:
-    return attended_by(BLOCKS, params, X, Call(mask=CAUSAL, bias=bias)).probabilities
+    return attended_by(BLOCKS, params, X, AttentionOptions(mask=CAUSAL, bias=bias)).probabilities
 
 
 def test_key_biases_vanish_and_content_biases_do_not():
@@ -203,7 +203,7 @@ def test_concatenated_blocks_start_as_multi_head_attention():
     heads = {name: params[name].reshape(WIDTH, 4, 2) for name in ("query", "key")}
     zeros = {name: np.zeros((4, 2), np.float32) for name in ("query_bias", "key_bias")}
     plain = {name: array for name, array in params.items() if name != "mixing"} | heads | zeros
-    call = Call(mask=CAUSAL)
+    call = AttentionOptions(mask=CAUSAL)
     expected = attended_by(tiny.multi_head(4, 2, value_dim=4), plain, X, call).context
     assert_close(attended_by(collaborative, params, X, call).context, expected, sums=SUMS)
     # Eight dimensions divide among four heads, but not among the three that are left.

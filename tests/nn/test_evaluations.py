@@ -7,7 +7,7 @@ import pytest
 
 from headjax.core.tensors import flatten, nested
 from headjax.nn import (
-    Call,
+    AttentionOptions,
     CompressedAttention,
     Kind,
     LatentAttention,
@@ -26,7 +26,7 @@ from tests.nn.formulations import (
 )
 
 X = random_inputs()
-CAUSAL = Call(mask=Mask(causal=True))
+CAUSAL = AttentionOptions(mask=Mask(causal=True))
 
 
 @pytest.mark.parametrize("name", ["latent", "latent_rotary"])
@@ -63,7 +63,7 @@ def test_one_query_attends_to_a_compressed_latent_as_to_rebuilt_values(name):
     """Where the latent is small, one query reads it; padding, biases and unequal groups included."""
     compressed = Kind(CompressedAttention, inner=INNER[name], rank=3)
     present = np.arange(6)[None] < np.array([[6], [4]])
-    call = Call(mask=Mask(keys=present), positions=np.full((2, 1), 5))
+    call = AttentionOptions(mask=Mask(keys=present), positions=np.full((2, 1), 5))
 
     @jax.jit
     def both(params, x):

@@ -14,7 +14,7 @@ from flax import nnx
 from headjax.core import tensors as declared
 from headjax.core.serialize import from_data, kind_of, kinds_of, to_data
 from headjax.core.tensors import RULES, flatten
-from headjax.nn import Call, Kind, Mask
+from headjax.nn import AttentionOptions, Kind, Mask
 from tests import tiny
 from tests.closeness import assert_close
 from tests.nn.formulations import (
@@ -44,7 +44,7 @@ def run(attention: Kind, params: Any, x: Any, present: Any, gates: Any, weights:
     """
 
     def loss(x: Any, gates: Any) -> Any:
-        outputs = outputs_of(attention, params, x, Call(mask=Mask(causal=True, keys=present)), gates=gates)
+        outputs = outputs_of(attention, params, x, AttentionOptions(mask=Mask(causal=True, keys=present)), gates=gates)
         return jnp.sum(weights * outputs), outputs
 
     slopes, outputs = jax.grad(loss, argnums=(0, 1), has_aux=True)(x, gates)
@@ -103,7 +103,7 @@ def test_decoding_from_a_cache_is_the_full_pass(name):
     def decode(query, cache, t):
         module = tiny.bound(attention, params, WIDTH, WIDTH)
         mask = Mask(causal=True, query_offset=t)
-        return module.combine(module.attend(query, cache, Call(mask=mask)).context)
+        return module.combine(module.attend(query, cache, AttentionOptions(mask=mask)).context)
 
     tokens = [remember(x[:, t : t + 1], np.full((1, 1), t)) for t in range(LENGTH)]
     cache = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *tokens)
@@ -122,7 +122,7 @@ def test_flops_agree_with_xla(name):
     y = jax.ShapeDtypeStruct((1, keys, width), jnp.float32)
 
     def forward(params: Any, x: Any, y: Any) -> Any:
-        return outputs_of(large, params, x, Call(), y)
+        return outputs_of(large, params, x, AttentionOptions(), y)
 
     counted = jax.jit(forward).lower(params, x, y).cost_analysis()
     if counted is None:

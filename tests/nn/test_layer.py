@@ -10,8 +10,9 @@ import pytest
 
 from headjax.core.modules import bind, declared, fresh
 from headjax.core.tensors import Normal, initialize
-from headjax.models import Pass
+from headjax.models import ForwardOptions
 from headjax.nn.layer import Layer, TransformerLayer
+from headjax.nn.state import State
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -29,7 +30,7 @@ def params():
 def added(layer, params, number, key):
     one = jax.random.normal(jax.random.key(1), (1, 3, tiny.WIDTH))
     x = jnp.broadcast_to(one, (EXAMPLES, *one.shape[1:]))
-    return bind(fresh(TransformerLayer, layer), params)(x, Pass(key=key), number)[0] - x
+    return bind(fresh(TransformerLayer, layer), params)(State(x), ForwardOptions(key=key), number)[0] - x
 
 
 def output(layer, params, number, key=None):

@@ -8,7 +8,7 @@ import numpy as np
 
 from headjax.core.modules import declared
 from headjax.core.tensors import abstract, flatten
-from headjax.models import Compute, Model, Pass
+from headjax.models import Compute, ForwardOptions, Model
 from headjax.nn import Kind, NoHeadsAttention
 from headjax.nn.layer import TransformerLayer
 from headjax.nn.stack import Stack
@@ -73,7 +73,7 @@ def test_a_deeper_group_is_no_longer_program_and_more_operations():
 
     def equations(depth: int, scan: bool) -> int:
         config = tiny.decoder_config(*[MULTI] * depth)
-        call = Pass(compute=Compute(scan=scan))
+        call = ForwardOptions(compute=Compute(scan=scan))
         batch = {"input_ids": jax.ShapeDtypeStruct((2, 8), jnp.int32)}
         jaxpr = jax.make_jaxpr(lambda p, b: Model(config, p).forward(b, call).logits)(abstract(config.tensors()), batch)
         return len(jaxpr.eqns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -118,10 +117,6 @@ class SentenceSimilarity(TaskOutput):
         cosines = similarity("cosine", vectors[:, 0], vectors[:, 1])
         squares = jnp.square(cosines - jnp.where(counted, labels, 0.0))
         return Loss(jnp.where(counted, squares, 0.0), counted.astype(jnp.float32))
-
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        sizes = self.sizes(width)
-        return 2 * length * sizes[0] + sum(2 * before * after for before, after in itertools.pairwise(sizes))
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         similarities = {"labels": jax.ShapeDtypeStruct((batch_size,), jnp.float32)}

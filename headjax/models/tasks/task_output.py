@@ -13,7 +13,6 @@ from headjax.core.errors import DataError
 from headjax.core.modules import Spec
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind, kind_of
-from headjax.core.tensors import flatten
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers
 from headjax.nn.operands import Dropout
@@ -59,11 +58,6 @@ class TaskOutput(Spec, abc.ABC):
     @abc.abstractmethod
     def loss(self, output: Output, batch: Batch) -> Loss:
         """Return the losses of the batch's labels."""
-
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        """Count the floating-point operations for one example of this length."""
-        matrices = [one.size for one in flatten(self.tensors(width, vocabulary)).values() if len(one.shape) == 2]
-        return 2 * sum(matrices) * (length if self.needs_tokens else 1)
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shapes and types of the arrays of a training batch that the loss reads."""

@@ -56,10 +56,6 @@ class MaskedLanguageModel(TaskOutput):
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
         return {"labels": Range(vocabulary.tokens, "tokens", ignored=IGNORED)}
 
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        logits = 2 * length * vocabulary.size * vocabulary.tokens if self.tied else 0  # else among its matrices
-        return super().flops(width, vocabulary, length) + logits
-
 
 class MaskedTokenLogits(nnx.Module):
     """The module of `MaskedLanguageModel`."""
@@ -113,9 +109,6 @@ class Pretraining(TaskOutput):
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
         follows = Range(2, "answers", ignored=IGNORED)
         return self.masked.ranges(vocabulary) | {"next_sentence_label": follows}
-
-    def flops(self, width: int, vocabulary: Vocabulary, length: int) -> int:
-        return self.masked.flops(width, vocabulary, length) + 2 * width * 2
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         sentences = abstract_integers((batch_size,), "next_sentence_label")

@@ -13,7 +13,7 @@ import jax
 
 from headjax.core.errors import KernelError
 from headjax.core.fields import unknown_name
-from headjax.nn.operands import Attended, Operands
+from headjax.nn.operands import Attended, AttentionInputs
 
 BLOCK = 128
 """Number of lanes of a TPU vector register; lengths of blocks are multiples of it."""
@@ -28,7 +28,7 @@ class Kernel(NamedTuple):
     partitioned: bool = True  # whether XLA itself spreads it over several devices
 
     def load(self) -> Callable[..., Attended]:
-        """Import and return the function, which takes `Operands`."""
+        """Import and return the function, which takes `AttentionInputs`."""
         module, _, function = str(self.location).partition(":")
         loaded: Any = importlib.import_module(f"headjax.nn.kernels.{module}")
         return getattr(loaded, function)
@@ -77,7 +77,7 @@ def current_target() -> Machine:
     return _target.get() or present
 
 
-def choose(implementation: str, operands: Operands, machine: Machine, probabilities: bool = False) -> str:
+def choose(implementation: str, operands: AttentionInputs, machine: Machine, probabilities: bool = False) -> str:
     """Return the name of the kernel for a call."""
     if implementation == AUTO:
         for name in () if probabilities else PREFERRED[machine.platform]:
@@ -92,7 +92,7 @@ def choose(implementation: str, operands: Operands, machine: Machine, probabilit
     return implementation
 
 
-def refusal(name: str, operands: Operands, machine: Machine) -> str | None:
+def refusal(name: str, operands: AttentionInputs, machine: Machine) -> str | None:
     """Return why a kernel cannot compute a call, to follow the kernel's name; None when it can."""
     kernel, dtype = KERNELS[name], str(operands.query.dtype)
     if machine.platform not in kernel.platforms:
@@ -114,7 +114,7 @@ def refusal(name: str, operands: Operands, machine: Machine) -> str | None:
     return None if kernel.partitioned else _pallas_refusal(name, operands, machine, lengths)
 
 
-def _pallas_refusal(name: str, operands: Operands, machine: Machine, lengths: tuple[int, int]) -> str | None:
+def _pallas_refusal(name: str, operands: AttentionInputs, machine: Machine, lengths: tuple[int, int]) -> str | None:
     mask, bias = operands.mask, operands.bias
     if str(operands.query.dtype) == "bfloat16" and (machine.generation or 4) < 4:
         return f"computes in bfloat16 from TPU v4 on, not on v{machine.generation}"

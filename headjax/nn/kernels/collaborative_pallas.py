@@ -34,10 +34,10 @@ from jax.experimental.pallas import tpu as pltpu
 
 from headjax.nn.kernels.choose import BLOCK
 from headjax.nn.kernels.stock import pad_axis, round_up, segment_ids
-from headjax.nn.operands import Attended, Mask, Operands
+from headjax.nn.operands import Attended, AttentionInputs, Mask
 
 
-def collaborative_attention(operands: Operands, block: int | None = None, interpret: bool = False) -> Attended:
+def collaborative_attention(operands: AttentionInputs, block: int | None = None, interpret: bool = False) -> Attended:
     """Compute the contexts of one shared query `[batch, query, 1, shared_dim]` mixed by `[heads, shared_dim]`.
 
     A query that may see no key gets an average of some values; the reference gives the average of all.

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from headjax.core.tensors import RULES
 from headjax.mesh.mesh import BATCH_AXES, axes_of, parts_along
 from headjax.nn.kernels.choose import BLOCK
-from headjax.nn.operands import Attended, Mask, Operands
+from headjax.nn.operands import Attended, AttentionInputs, Mask
 
 
 def pad_axis(array: jax.Array, axis: int, size: int) -> jax.Array:
@@ -62,7 +62,7 @@ def spread(compute: Callable[..., Attended], mesh: Any) -> Callable[..., Attende
             parts[heads] = head_axis
         return PartitionSpec(*parts)
 
-    def computed(operands: Operands) -> Attended:
+    def computed(operands: AttentionInputs) -> Attended:
         names = ("query", "key", "value", "mask", "bias", "mixing")
         arrays = {name: getattr(operands, name) for name in names if getattr(operands, name) is not None}
         counts = {operands.heads, *({operands.key.shape[2], operands.value.shape[2]} - {1})}
@@ -86,7 +86,7 @@ def spread(compute: Callable[..., Attended], mesh: Any) -> Callable[..., Attende
 _DIM_MULTIPLE = {"xla": 1, "cudnn": 8}
 
 
-def _dot_product_attention(operands: Operands, implementation: Literal["xla", "cudnn"]) -> Attended:
+def _dot_product_attention(operands: AttentionInputs, implementation: Literal["xla", "cudnn"]) -> Attended:
     """Compute attention by `jax.nn.dot_product_attention`, with zeros appended to one size and cut off after."""
     query, mask, bias = operands.query, operands.mask, operands.bias
     key, value = equal_kv_heads(operands.key, operands.value)
@@ -120,7 +120,7 @@ xla_attention = functools.partial(_dot_product_attention, implementation="xla")
 cudnn_attention = functools.partial(_dot_product_attention, implementation="cudnn")
 
 
-def splash_attention(operands: Operands, interpret: bool = False) -> Attended:
+def splash_attention(operands: AttentionInputs, interpret: bool = False) -> Attended:
     """Compute attention by Pallas splash attention: flash attention for TPUs that skips masked blocks.
 
     A query that may see no key gets an average of some values; the reference gives the average of all.

@@ -13,7 +13,7 @@ from headjax.core.errors import KernelError
 from headjax.core.kind import Kind
 from headjax.core.tensors import abstract, map_tensors
 from headjax.mesh.mesh import MeshConfig
-from headjax.models import Compute, Model, Pass
+from headjax.models import Compute, ForwardOptions, Model
 from headjax.nn import CollaborativeAttention, Mask, attend
 from headjax.nn.kernels import target
 from tests import tiny
@@ -85,7 +85,7 @@ def collaborative(length: int, heads: int, dtype: str) -> tuple[tuple[Any, ...],
 
 
 def computed(config: Any, compute: Compute, params: Any, batch: Any) -> Any:
-    return Model(config, params).forward(batch, Pass(compute=compute)).logits
+    return Model(config, params).forward(batch, ForwardOptions(compute=compute)).logits
 
 
 def every_formulation(topology: str, generation: int) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def every_formulation(topology: str, generation: int) -> dict[str, Any]:
         batch = {"input_ids": jax.ShapeDtypeStruct((2, 128), jnp.int32, sharding=device)}
 
         def loss(params: Any, batch: Any) -> Any:
-            return config.loss(Model(config, params).forward(batch, Pass(compute=compute)), batch).mean()
+            return config.loss(Model(config, params).forward(batch, ForwardOptions(compute=compute)), batch).mean()
 
         text = jax.jit(jax.grad(loss)).trace(params, batch).lower().compile().as_text()
     calls = [line for line in text.splitlines() if "custom-call(" in line and "splash" in line]

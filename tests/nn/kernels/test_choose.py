@@ -7,10 +7,12 @@ import pytest
 from headjax.core.errors import KernelError
 from headjax.nn import Dropout, Mask
 from headjax.nn.kernels.choose import Machine, choose
-from headjax.nn.operands import Operands
+from headjax.nn.operands import AttentionInputs
 
 
-def call(lengths=(256, 256), dtype="bfloat16", size=64, shared=False, causal=True, offset=False, **more) -> Operands:
+def call(
+    lengths=(256, 256), dtype="bfloat16", size=64, shared=False, causal=True, offset=False, **more
+) -> AttentionInputs:
     """Operands of four heads, or of four that share a query and a key."""
     one = 1 if shared else 4
     query, key, value = (
@@ -19,7 +21,7 @@ def call(lengths=(256, 256), dtype="bfloat16", size=64, shared=False, causal=Tru
     )
     mask = Mask(causal=causal, query_offset=jnp.asarray(3) if offset else None)
     mixing = jax.ShapeDtypeStruct((4, size), dtype) if shared else None
-    return Operands(query, key, value, 0.1, mask, mixing=mixing, **more)
+    return AttentionInputs(query, key, value, 0.1, mask, mixing=mixing, **more)
 
 
 BIAS = jax.ShapeDtypeStruct((1, 4, 256, 256), "float32")

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.nn import Call, Mask, attend
+from headjax.nn import AttentionOptions, Mask, attend
 from headjax.nn.kernels.collaborative_pallas import collaborative_attention
-from headjax.nn.operands import Operands
+from headjax.nn.operands import AttentionInputs
 from tests.closeness import assert_close
 from tests.nn.formulations import FORMULATIONS, attended_by, random_inputs, random_params
 
@@ -39,7 +39,7 @@ def reference(query, key, value, mixing, bias, mask):
 
 
 def ours(query, key, value, mixing, bias, mask):
-    operands = Operands(query, key, value, SCALE, mask, bias, mixing=mixing)
+    operands = AttentionInputs(query, key, value, SCALE, mask, bias, mixing=mixing)
     return collaborative_attention(operands, block=8, interpret=True).context
 
 
@@ -100,7 +100,7 @@ def test_the_formulation_reaches_it_by_name():
 
     @functools.partial(jax.jit, static_argnums=0)
     def attended(kernel, params, x):
-        call = Call(mask=Mask(causal=True), implementation=kernel)
+        call = AttentionOptions(mask=Mask(causal=True), implementation=kernel)
         return attended_by(attention, params, x, call)
 
     expected, actual = (attended(kernel, params, x) for kernel in ("einsum", "collaborative_pallas"))

@@ -13,7 +13,7 @@ from headjax.core.errors import KernelError
 from headjax.mesh.mesh import MeshConfig
 from headjax.nn import Mask, attend
 from headjax.nn.kernels.stock import cudnn_attention, splash_attention
-from headjax.nn.operands import Operands
+from headjax.nn.operands import AttentionInputs
 from tests.closeness import assert_close
 
 BATCH, QUERIES, KEYS, HEADS = 2, 12, 12, 4
@@ -127,7 +127,7 @@ def test_a_bias_that_hides_keys_is_finite_in_half_precision(dtype, monkeypatch):
     monkeypatch.setattr(jax.nn, "dot_product_attention", lambda query, *_, bias, **options: seen.append(bias) or query)
     query, key, value = (array.astype(dtype) for array in inputs())
     hidden = jnp.full((BATCH, HEADS, KEYS, KEYS), jnp.finfo(jnp.float32).min)
-    cudnn_attention(Operands(query, key, value, scale=0.4, bias=hidden))
+    cudnn_attention(AttentionInputs(query, key, value, scale=0.4, bias=hidden))
     assert seen[0].dtype == dtype
     assert bool(jnp.isfinite(seen[0]).all())
 
@@ -140,7 +140,7 @@ def test_equals_the_reference():
     packed, padded = masks(LENGTH)["causal and packed"], masks(LENGTH)["causal and padding"]
     # Each segment keeps its first key, so that every query sees one.
     mask = dataclasses.replace(packed, keys=padded.keys.at[:, LENGTH // 2].set(True))
-    actual = splash_attention(Operands(query, key, value, scale=0.4, mask=mask), interpret=True)
+    actual = splash_attention(AttentionInputs(query, key, value, scale=0.4, mask=mask), interpret=True)
     expected = attend(query, key, value, scale=0.4, mask=mask, implementation="einsum")
     assert_close(actual.context, expected.context, sums=8 + 2 * LENGTH)
     assert actual.probabilities is None
@@ -150,7 +150,7 @@ def test_equals_the_reference():
 def test_splash_with_a_window_equals_the_reference(causal):
     query, key, value = inputs(length=LENGTH)
     mask = Mask(causal=causal, window=40)
-    actual = splash_attention(Operands(query, key, value, scale=0.4, mask=mask), interpret=True)
+    actual = splash_attention(AttentionInputs(query, key, value, scale=0.4, mask=mask), interpret=True)
     expected = attend(query, key, value, scale=0.4, mask=mask, implementation="einsum")
     assert_close(actual.context, expected.context, sums=8 + 2 * LENGTH)
 

@@ -1,15 +1,29 @@
-"""One forward pass: what it is told, and what may look at it or take part in it."""
+"""What flows through a model: the state that layers hand on, the options of a forward pass, and what watches it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 
 from headjax.nn.compute import Compute
+from headjax.nn.feed_forward import fold
 from headjax.nn.operands import Attended, Mask
 from headjax.nn.residuals import Residual
+
+
+class State(NamedTuple):
+    """The residual stream, and what the layers of a stack read besides."""
+
+    x: jax.Array  # [batch, length, width], the residual stream
+    memory: jax.Array | None = None  # [batch, key, width], output of the stack before, for cross-attention
+    bias: jax.Array | None = None  # [1 or batch, heads, query, key], position bias of the self-attention's logits
+    batch: Mapping[str, Any] = {}
+    mask: Mask | None = None  # which keys each query of the self-attention may see
+    positions: jax.Array | None = None  # [batch or 1, length]; None counts from 0
+    query_mask: jax.Array | None = None  # [batch, length] bool, False at padding; None without padding
+    memory_mask: Mask | None = None  # which keys of the memory each query may see
 
 
 class Probe(NamedTuple):
@@ -28,7 +42,7 @@ ProbeFunction = Callable[[Probe], Any]
 """Reduces one attention call to the statistics wanted; stacked over layers by the model."""
 
 
-class Joining(NamedTuple):
+class ResidualStep(NamedTuple):
     """A sub-layer f about to join the residual stream."""
 
     slot: str  # `attention`, `cross_attention` or `feed_forward`
@@ -39,17 +53,14 @@ class Joining(NamedTuple):
     mask: jax.Array | None  # [batch, length] bool, False at padding; None without padding
 
 
-class Pass(NamedTuple):
-    """Everything about one forward pass that is neither parameter nor batch, and what its stack reads of the batch."""
+class ForwardOptions(NamedTuple):
+    """How a forward pass is computed, and what watches it: everything that is neither parameter nor batch."""
 
     key: jax.Array | None = None  # PRNG key of dropout; None outside training
     probe: ProbeFunction | None = None
     compute: Compute = Compute()
-    join: Callable[[Joining], jax.Array] | None = None  # how a sub-layer joins the stream; None is as its residual does
-    mask: Mask | None = None  # which keys each query of the self-attention may see
-    positions: jax.Array | None = None  # [batch or 1, length]; None counts from 0
-    bias: jax.Array | None = None  # [batch or 1, heads, query, key], position bias of the self-attention's logits
-    memory: jax.Array | None = None  # [batch, key, width], an encoder's output, for cross-attention
-    memory_mask: Mask | None = None  # which of its keys each query may see
-    query_mask: jax.Array | None = None  # [batch, length] bool, False at padding; None without padding
-    used: jax.Array | int = 0  # tokens in the cache, when decoding
+    join: Callable[[ResidualStep], jax.Array] | None = None  # in place of the residual connections
+
+    def of_stack(self, number: int) -> ForwardOptions:
+        """Return the options of a model's stack, by its number from 0, whose dropout has a key of its own."""
+        return self._replace(key=fold(self.key, 1 + 2 * number))
