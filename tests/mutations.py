@@ -162,8 +162,8 @@ def run_all(run: TrainConfig) -> Any:
     batch = config.example_batch(2, 4)
 
     def loss(key: jax.Array, batch: Any) -> Any:
-        output = Model(config, config.initialize(key)).forward(batch, ForwardOptions(key=key, compute=run.compute))
-        return config.loss(output, batch).mean()
+        model = Model(config, config.initialize(key))
+        return model.losses(model.forward(batch, ForwardOptions(key=key, compute=run.compute)), batch).mean()
 
     return jax.eval_shape(loss, jax.random.key(0), batch).shape
 

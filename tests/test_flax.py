@@ -55,7 +55,7 @@ def example(request: pytest.FixtureRequest) -> tuple[headjax.Model, dict[str, An
 
 
 def loss(model: headjax.Model, batch: dict[str, Any]) -> jax.Array:
-    return model.config.loss(model(batch), batch).mean()
+    return model.losses(model(batch), batch).mean()
 
 
 def hidden(model: headjax.Model, batch: dict[str, Any]) -> jax.Array:
@@ -77,7 +77,7 @@ def test_gradients_are_those_of_the_arrays(example):
     model, batch = example
 
     def plain(params: dict[str, Any]) -> jax.Array:
-        return model.config.loss(headjax.Model(model.config, params).forward(batch), batch).mean()
+        return model.losses(headjax.Model(model.config, params).forward(batch), batch).mean()
 
     value, expected = jax.jit(jax.value_and_grad(plain))(model.params)
     found, gradient = nnx.jit(nnx.value_and_grad(loss))(model, batch)
@@ -118,7 +118,7 @@ def test_an_optimizer_of_flax_trains_a_model_as_optax_trains_its_arrays():
     @jax.jit
     def plain(params, moments):
         def value(params):
-            return model.config.loss(headjax.Model(model.config, params).forward(batch), batch).mean()
+            return model.losses(headjax.Model(model.config, params).forward(batch), batch).mean()
 
         found, gradient = jax.value_and_grad(value)(params)
         updates, moments = rule.update(gradient, moments, params)

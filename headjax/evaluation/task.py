@@ -264,7 +264,7 @@ def measure_batch(
     # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
     with contextlib.nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         output = model.forward(batch, ForwardOptions(compute=compute))
-        loss = model.config.for_evaluation().loss(output, batch)
+        loss = model.losses(output, batch, smoothed=False)
         outcomes = {**(measure.outcomes() if measure is not None else {}), **dict(more)}
         found = loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}
     return found if mesh is None else jax.lax.with_sharding_constraint(found, replicated(mesh))

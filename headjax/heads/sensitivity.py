@@ -170,7 +170,7 @@ def _read(model: Model, state: State, key: jax.Array, labels: bool, compute: Com
         predictions = predictions_of(model.config, output, state.batch)
         if not labels:
             return (rooted(kind, predictions),), predictions.weight.sum()
-        loss = model.config.for_evaluation().loss(output, state.batch)
+        loss = model.losses(output, state.batch, smoothed=False)
         return (rooted(kind, predictions), loss.total.sum()), loss.weight.sum()
 
     roots, pull, weight = jax.vjp(root, state.x, state.memory, has_aux=True)

@@ -264,12 +264,6 @@ class ModelConfig(Checked, abc.ABC):
         """Draw fresh parameters."""
         return initialize(self.tensors(), key, self.initializer)
 
-    def loss(self, output: Output, batch: Batch) -> Loss:
-        """Return the losses of the batch's labels, by default those of the task."""
-        own: Any = self
-        found: Loss = own.task.loss(output, batch)
-        return found
-
     def flops(self, length: int) -> int:
         """Count the floating-point operations of one forward of one example of this length."""
         layers = (stack.flops(self.attention_lengths(name, length)[0]) for name, stack in self.stacks().items())
@@ -288,7 +282,7 @@ class ModelConfig(Checked, abc.ABC):
         """Return the range of integers of each array of a batch, by name, see `headjax.models.inputs.check_batch`."""
         return {}
 
-    def counted(self, batch: Batch) -> jax.Array | None:
+    def valid_tokens(self, batch: Batch) -> jax.Array | None:
         """Return which positions of the last stack are no padding, `[batch, length or 1]` bool; None where all are."""
         mask = batch.get("attention_mask")
         return None if mask is None else jnp.asarray(mask).astype(bool)

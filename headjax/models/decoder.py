@@ -87,19 +87,6 @@ class DecoderConfig(GenerativeConfig):
         """The tokens and the size of their embeddings."""
         return Vocabulary(self.vocab_size, self.width)
 
-    def loss(self, output: Output, batch: Batch) -> Loss:
-        if self.task is not None:
-            return self.task.loss(output, batch)
-        targets = jnp.asarray(batch["labels"] if "labels" in batch else batch["input_ids"])[:, 1:]
-        if "attention_mask" in batch:  # padding predicts nothing either
-            present = jnp.asarray(batch["attention_mask"]).astype(bool)
-            targets = jnp.where(present[:, 1:] & present[:, :-1], targets, IGNORED)
-        if "segment_ids" in batch:  # the first token of a packed example follows another one
-            segments = jnp.asarray(batch["segment_ids"])
-            targets = jnp.where(segments[:, 1:] == segments[:, :-1], targets, IGNORED)
-        losses, counted = cross_entropy(output.require_logits()[:, :-1], targets)
-        return Loss(losses.sum(axis=1), counted.sum(axis=1))
-
     def answers(self) -> str:
         return f", output {'tied' if self.tied else 'untied'}" if self.task is None else self.task.answers()
 
@@ -165,6 +152,19 @@ class Decoder(GenerativeModel, config=DecoderConfig):
         pooled = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]  # [batch, width]
         output: Output = model.output(Features(hidden, pooled, model.embeddings.token, state.batch), fold(key, 3))
         return output
+
+    def losses(self, output: Output, batch: Batch, *, smoothed: bool = True) -> Loss:
+        if self.config.task is not None:
+            return super().losses(output, batch, smoothed=smoothed)
+        targets = jnp.asarray(batch["labels"] if "labels" in batch else batch["input_ids"])[:, 1:]
+        if "attention_mask" in batch:  # padding predicts nothing either
+            present = jnp.asarray(batch["attention_mask"]).astype(bool)
+            targets = jnp.where(present[:, 1:] & present[:, :-1], targets, IGNORED)
+        if "segment_ids" in batch:  # the first token of a packed example follows another one
+            segments = jnp.asarray(batch["segment_ids"])
+            targets = jnp.where(segments[:, 1:] == segments[:, :-1], targets, IGNORED)
+        losses, counted = cross_entropy(output.require_logits()[:, :-1], targets)
+        return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
     def embed_tokens(self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
         return self.embeddings(tokens, positions=positions, key=key)

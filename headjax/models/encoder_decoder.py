@@ -147,17 +147,12 @@ class EncoderDecoderConfig(GenerativeConfig):
             return shifted
         return jnp.where(begins(batch["decoder_segment_ids"]), self.start_token, shifted)
 
-    def counted(self, batch: Batch) -> jax.Array | None:
+    def valid_tokens(self, batch: Batch) -> jax.Array | None:
         """Return which target positions are no padding: without `decoder_attention_mask` those with labels."""
         mask = batch.get("decoder_attention_mask")
         if mask is None:
             return jnp.asarray(batch["labels"]) != IGNORED if "labels" in batch else None
         return jnp.asarray(mask).astype(bool)
-
-    def loss(self, output: Output, batch: Batch) -> Loss:
-        labels = batch_array(batch, "labels")
-        losses, counted = cross_entropy(output.require_logits(), labels, self.label_smoothing)
-        return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size, length), "input_ids", "attention_mask", "labels")
@@ -165,7 +160,7 @@ class EncoderDecoderConfig(GenerativeConfig):
     def count_tokens(self, batch: Batch) -> jax.Array:
         """The tokens of both sides."""
         inputs = self.decoder_inputs(batch)
-        counted = self.counted(batch)
+        counted = self.valid_tokens(batch)
         return super().count_tokens(batch) + (inputs.size if counted is None else counted.sum())
 
     def answers(self) -> str:
@@ -250,7 +245,7 @@ class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
             batch=batch,
             mask=Mask(causal=True, keys=present, query_segments=segments, key_segments=segments),
             positions=positions,
-            query_mask=config.counted(batch),
+            query_mask=config.valid_tokens(batch),
             memory_mask=source,
         )
         return model.decoder.biased(decoder)
@@ -259,6 +254,11 @@ class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
         model = compute.cast(self)
         hidden = model.decoder.end(state.x)  # [batch, target length, width]
         return Output(hidden=hidden, logits=model.logits(hidden))
+
+    def losses(self, output: Output, batch: Batch, *, smoothed: bool = True) -> Loss:
+        labels, smoothing = batch_array(batch, "labels"), self.config.label_smoothing if smoothed else 0.0
+        losses, counted = cross_entropy(output.require_logits(), labels, smoothing)
+        return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
     def read_target(self, batch: Batch, tokens: jax.Array | None = None) -> Read:
         """Return the decoder's inputs, by default those that the batch gives or its labels make."""

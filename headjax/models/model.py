@@ -172,7 +172,13 @@ class Model(nnx.Module):
 
         Nothing is dropped, and label smoothing is off.
         """
-        return self.config.for_evaluation().loss(self(batch, compute=compute, deterministic=True), batch)
+        return self.losses(self(batch, compute=compute, deterministic=True), batch, smoothed=False)
+
+    def losses(self, output: Output, batch: Batch, *, smoothed: bool = True) -> Loss:
+        """Return the losses of the batch's labels, with the label smoothing of training or without."""
+        config = self.config if smoothed else self.config.for_evaluation()
+        losses: Loss = config.task.loss(output, batch)
+        return losses
 
     def blocks(self) -> list[LayerBlock | NextStack]:
         """Return the blocks in the order of computation."""

@@ -118,7 +118,7 @@ class VisionConfig(ModelConfig):
         images = {"pixel_values": jax.ShapeDtypeStruct(shape, jnp.float32)}
         return images | self.task.example_labels(batch_size, self.length)
 
-    def counted(self, batch: Batch) -> jax.Array | None:
+    def valid_tokens(self, batch: Batch) -> jax.Array | None:
         """Return `[batch, 1]` bool, False at the rows that fill up a batch: their label says so, an image may not."""
         if "labels" not in batch:
             return None
@@ -179,7 +179,7 @@ class Vision(Model, config=VisionConfig):
             expected = f"[batch, {config.channels}, {each}, {each}]"
             raise DataError(f"pixel_values: expected {expected}, got {list(images.shape)}")
         x = model.patches(images, fold(key, 0))  # [batch, length, width]
-        return State(x, batch=batch, query_mask=config.counted(batch))
+        return State(x, batch=batch, query_mask=config.valid_tokens(batch))
 
     def finish(self, state: State, compute: Compute = Compute(), key: jax.Array | None = None) -> Output:
         model, config = compute.cast(self), self.config

@@ -26,8 +26,8 @@ class LatentAttention(AttentionModule):
         z = norm(x W_Z) [query_rank], or x itself,   (q_h, r_h) = z W_Q^h + b_Q^h
         head_h = softmax((q_h k_h^T + turn(r_h) turn(y W_R)^T) * scale) v_h
 
-    The second term exists with rotary_dim > 0: turned keys cannot be computed from c alone, so their rotary part
-    y W_R [rotary_dim] is kept apart, one for all heads. A decoding cache holds c and the turned y W_R.
+    The second term exists with rotary_dim > 0: rotated keys cannot be computed from c alone, so their rotary part
+    y W_R [rotary_dim] is kept apart, one for all heads. A decoding cache holds c and the rotated y W_R.
     There is no key bias: it would add the same to every logit of a row.
 
     Because q_h k_h^T = (q_h W_UK^hT) c^T, heads can also attend to c itself (multi-query attention with one KV head of
@@ -112,11 +112,11 @@ class LatentAttention(AttentionModule):
         if self.rotary is None or self.rotary_key is None:
             return {"latent": latent}
         turning = into_heads(inputs, self.rotary_key)  # [batch, key, rotary_dim]
-        turned = self.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
-        return {"latent": latent, "rotary_key": turned[:, :, 0]}
+        rotated = self.rotary(turning[:, :, None], positions_or_count(positions, inputs.shape[1]))
+        return {"latent": latent, "rotary_key": rotated[:, :, 0]}
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: AttentionOptions) -> Attended:
-        query, turned = self._queries(inputs, call)
+        query, rotated = self._queries(inputs, call)
         # With dropout the weights no longer sum to one, and the value bias is not simply added to the context.
         absorbs = self.absorbs(inputs.shape[1]) and not call.dropout.active
         if absorbs:
@@ -125,10 +125,10 @@ class LatentAttention(AttentionModule):
         else:
             key = into_heads(key_values["latent"], self.key)  # [batch, key, heads, head_dim]
             value = into_heads(key_values["latent"], self.value, self.value_bias)
-        if turned is not None:
+        if rotated is not None:
             shared = key_values["rotary_key"][:, :, None]
             shared = jnp.broadcast_to(shared, (*key.shape[:3], shared.shape[3]))
-            query, key = jnp.concatenate([query, turned], axis=-1), jnp.concatenate([key, shared], axis=-1)
+            query, key = jnp.concatenate([query, rotated], axis=-1), jnp.concatenate([key, shared], axis=-1)
         attended = call(query, key, value, scale=self.scale)
         if not absorbs:
             return attended
@@ -140,7 +140,7 @@ class LatentAttention(AttentionModule):
         return query_length <= 1
 
     def _queries(self, inputs: jax.Array, call: AttentionOptions) -> tuple[jax.Array, jax.Array | None]:
-        """Return q_h `[batch, query, heads, head_dim]` and the turned r_h `[batch, query, heads, rotary_dim]`."""
+        """Return q_h `[batch, query, heads, head_dim]` and the rotated r_h `[batch, query, heads, rotary_dim]`."""
         if self.query_latent is not None:
             inputs = into_heads(inputs, self.query_latent)  # [batch, query, query_rank]
         if self.query_norm is not None:

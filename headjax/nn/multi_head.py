@@ -44,7 +44,7 @@ class GroupedAttention(AttentionModule):
         kv_index: the KV head that each query head reads; None is equal consecutive groups.
         projection_bias: whether queries, keys and values have biases.
         output_bias: whether the output has one.
-        rotary: turns queries and keys by their positions, or None. A decoding cache holds turned keys.
+        rotary: turns queries and keys by their positions, or None. A decoding cache holds rotated keys.
         query_norm, key_norm: normalise each head's query and key before they turn (Qwen3), one weight for all heads.
         num_heads, head_ids, setting: see `AttentionModule`.
     """
@@ -117,7 +117,7 @@ class GroupedAttention(AttentionModule):
         if self.key_norm is not None:
             key = self.key_norm(key)
         if self.rotary is not None:
-            key = self.turned(key, positions_or_count(positions, key.shape[1]))
+            key = self.rotated(key, positions_or_count(positions, key.shape[1]))
         return {"key": key, "value": into_heads(inputs, self.value, self.value_bias)}
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: AttentionOptions) -> Attended:
@@ -125,7 +125,7 @@ class GroupedAttention(AttentionModule):
         if self.query_norm is not None:
             query = self.query_norm(query)
         if self.rotary is not None:
-            query = self.turned(query, positions_or_count(call.positions, query.shape[1], call.mask))
+            query = self.rotated(query, positions_or_count(call.positions, query.shape[1], call.mask))
         key, value = key_values["key"], key_values["value"]
         if self.kv_index is not None:
             # Kernels know only equal groups: of unequal ones each head gets its own copy, unless all read the same.
@@ -133,8 +133,8 @@ class GroupedAttention(AttentionModule):
             key, value = (held if held.shape[2] == 1 else jnp.take(held, index, axis=2) for held in (key, value))
         return call(query, key, value, scale=self.scale)
 
-    def turned(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
-        """Return queries or keys `[batch, length, heads, head_dim]`, turned at `[batch or 1, length]` positions."""
+    def rotated(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
+        """Return queries or keys `[batch, length, heads, head_dim]`, rotated at `[batch or 1, length]` positions."""
         return self.rotary(vectors, positions)
 
     def changed(self, heads: Sequence[int]) -> dict[str, Any]:
@@ -214,13 +214,13 @@ class MultiHeadAttention(GroupedAttention):
             require(known, "frequencies", f"must be from 0 to {pairs - 1}, got {frequencies}")
             self.rotary, self.scale = rotary, scale or logit_scale(head_dim, rotary)
 
-    def turned(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
+    def rotated(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
         rotary, frequencies = self.rotary, self.kind.frequencies
         if frequencies is None:
-            return super().turned(vectors, positions)
+            return super().rotated(vectors, positions)
         angles = rotary.angles(positions, rotary.dim)[..., np.asarray(frequencies)]  # [.., length, heads, head_dim / 2]
         first, second = rotary.split(vectors.astype(jnp.float32))
-        return rotary.join(*rotary.turn(first, second, angles)).astype(vectors.dtype)
+        return rotary.join(*rotary.rotate(first, second, angles)).astype(vectors.dtype)
 
     def changed(self, heads: Sequence[int]) -> dict[str, Any]:
         kept = self.kind.frequencies and tuple(self.kind.frequencies[head] for head in heads)

@@ -173,10 +173,10 @@ class Rotary(Checked, abc.ABC):
         angles = self.angles(positions, vectors.shape[-1])[:, :, None]
         dim = 2 * angles.shape[-1]
         turning, still = vectors[..., :dim].astype(jnp.float32), vectors[..., dim:]
-        turned = self.join(*self.turn(*self.split(turning), angles))
-        return jnp.concatenate([turned.astype(vectors.dtype), still], axis=-1)
+        rotated = self.join(*self.rotate(*self.split(turning), angles))
+        return jnp.concatenate([rotated.astype(vectors.dtype), still], axis=-1)
 
-    def turn(self, first: jax.Array, second: jax.Array, angles: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def rotate(self, first: jax.Array, second: jax.Array, angles: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Turn pairs (first, second) by angles in radians: (first + i second) e^(i angle), written in real numbers."""
         cos, sin = jnp.cos(angles), jnp.sin(angles)
         return first * cos - second * sin, first * sin + second * cos

@@ -105,7 +105,7 @@ def _read(model: Model, state: State, labels: bool, compute: Compute) -> Predict
     """Return a model's predictions after its last block, or its losses."""
     output = model.finish(state, compute)
     if labels:
-        return Predictions(*model.config.for_evaluation().loss(output, state.batch))
+        return Predictions(*model.losses(output, state.batch, smoothed=False))
     return predictions_of(model.config, output, state.batch)
 
 

@@ -24,7 +24,7 @@ from headjax.heads.agreement import divergence
 from headjax.mesh.distributed import on_this_process, place_copies, put_batch
 from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.mesh.rules import shardings
-from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.models.config import Batch, Loss, ModelConfig, Output, declared_model
 from headjax.models.inputs import check_batch, counted_at
 from headjax.models.model import Model
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
@@ -197,7 +197,7 @@ def distillation_objective(student: ModelConfig, settings: Distillation) -> Obje
     """Return the objective of `Distillation` for batches that hold the teacher's output, without terms of weight 0."""
 
     def losses_of(output: Output, batch: Batch) -> tuple[Loss, ...]:
-        own = student.loss(output, batch)
+        own = declared_model(student).losses(output, batch)
         found = [own] if settings.task else []
         if settings.logits:
             found.append(_divergence(student, settings.temperature, output, batch, own))
@@ -232,5 +232,5 @@ def _over_counted(student: ModelConfig, values: jax.Array, batch: Batch, own: Lo
     counted = (own.weight > 0).astype(jnp.float32)
     if values.ndim == 1:
         return Loss(values * counted, counted)
-    by_token = counted_at(student.counted(batch), values.shape) * counted[:, None]
+    by_token = counted_at(student.valid_tokens(batch), values.shape) * counted[:, None]
     return Loss((values * by_token).sum(axis=1), by_token.sum(axis=1))

@@ -152,7 +152,7 @@ def _first_state(trainer: Trainer, drawn: bool) -> Callable[[Any], TrainState]:
 def _program(trainer: Trainer) -> Any:
     """Return the jitted step, which donates the state."""
     model, optimizer, compute = trainer.model, trainer.optimizer, trainer.compute
-    losses, weights = trainer.objective or Objective(lambda output, batch: (model.loss(output, batch),))
+    objective, weights = trainer.objective, trainer.objective.weights if trainer.objective else (1.0,)
     places, whole = trainer.places(), replicated(trainer.mesh)
     moments = moment_shardings(model.tensors(), trainer.mesh, trainer.sharding)
 
@@ -161,7 +161,9 @@ def _program(trainer: Trainer) -> Any:
         with jax.sharding.use_abstract_mesh(trainer.mesh.abstract_mesh):
 
             def losses_of(params: Params, key: jax.Array, batch: Batch) -> tuple[Loss, ...]:
-                return losses(Model(model, params).forward(batch, ForwardOptions(key=key, compute=compute)), batch)
+                fitted = Model(model, params)
+                output = fitted.forward(batch, ForwardOptions(key=key, compute=compute))
+                return (fitted.losses(output, batch),) if objective is None else objective.losses(output, batch)
 
             key = step_key(seed, state.step, trainer.prng)
             found = gradient(losses_of, weights, state.params, key, batch, trainer.accumulate)

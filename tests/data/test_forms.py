@@ -57,8 +57,7 @@ def test_packed_documents_have_the_losses_they_have_alone():
     packed = [source[i] for i in range(len(source))]
     together = {name: np.stack([example[name] for example in packed]) for name in packed[0]}
     losses = [
-        model.config.loss(model(batch), batch)
-        for batch in (together, {"input_ids": alone, "attention_mask": alone > 0})
+        model.losses(model(batch), batch) for batch in (together, {"input_ids": alone, "attention_mask": alone > 0})
     ]
     assert_close(*(loss.total.sum() for loss in losses), sums=tiny.SUMS)
     assert [loss.weight.sum() for loss in losses] == [sum(len(ids) + 1 for ids in words)] * 2

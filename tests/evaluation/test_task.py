@@ -189,7 +189,7 @@ def test_similarity_scores_heads_and_has_finite_gradients_at_padding(plain, simi
     assert np.isfinite(task.measure.outcomes()["label"](fitted(last), last)).all()  # or `ablate` refuses the batch
 
     def loss(params):
-        return fitted.config.loss(fitted.replace(params=params).forward(last), last).mean()
+        return fitted.losses(fitted.replace(params=params).forward(last), last).mean()
 
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(jax.jit(jax.grad(loss))(fitted.params)))
 

@@ -5,7 +5,6 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from headjax.nn.passes import Probe
 
 from headjax.core.errors import KernelError
 from headjax.heads import statistics
@@ -13,6 +12,7 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.statistics import ROLES, Pattern, _role_counts, head_roles, sum_over
 from headjax.heads.surgery import map_attention
 from headjax.nn import Attended, Mask
+from headjax.nn.state import Probe
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -219,7 +219,7 @@ def test_own_models_compute_are_scored_and_reconstructed_on_a_mesh(name, kind):
 
     def studied(model: headjax.Model, batches: list[Any]) -> tuple[list[Any], list[str]]:
         output = jax.device_get(model(batches[0]))
-        slope = nnx.jit(nnx.grad(lambda model, batch: model.config.loss(model(batch), batch).mean()))(model, batches[0])
+        slope = nnx.jit(nnx.grad(lambda model, batch: model.losses(model(batch), batch).mean()))(model, batches[0])
         scores = headjax.score_heads(model, iter(batches)).values["importance"]
         ablated = headjax.ablate(model, batches, heads=heads).ablated["loss"]
         order = [str(head) for by in ("ablation", "reconstruction") for head in headjax.order_heads(model, batches, by)]

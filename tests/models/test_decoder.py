@@ -45,7 +45,8 @@ def loss_and_gradient(config: DecoderConfig, params: Any, batch: Any, compute: C
     """Mean loss and its gradient with respect to the parameters."""
 
     def loss(params: Any) -> Any:
-        return config.loss(Model(config, params).forward(batch, ForwardOptions(key=key, compute=compute)), batch).mean()
+        model = Model(config, params)
+        return model.losses(model.forward(batch, ForwardOptions(key=key, compute=compute)), batch).mean()
 
     return jax.value_and_grad(loss)(params)
 
@@ -113,7 +114,7 @@ def test_loss_is_the_cross_entropy_of_the_next_token(mixed):
     labels[0, 4:7] = -100
     batch["labels"] = labels
     output = mixed(batch)
-    loss = MIXED.loss(output, {name: jnp.asarray(array) for name, array in batch.items()})
+    loss = mixed.losses(output, {name: jnp.asarray(array) for name, array in batch.items()})
     logits = np.asarray(output.logits, np.float64)
     log_probabilities = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     total, weight = np.zeros(BATCH), np.zeros(BATCH)
@@ -126,7 +127,7 @@ def test_loss_is_the_cross_entropy_of_the_next_token(mixed):
     np.testing.assert_array_equal(loss.weight, weight)
     assert_close(loss.mean(), total.sum() / weight.sum(), sums=tiny.SUMS)
     assert_close(loss.total / loss.weight, total / weight, sums=tiny.SUMS)
-    nothing = MIXED.loss(output, batch | {"labels": np.full_like(labels, -100)})
+    nothing = mixed.losses(output, batch | {"labels": np.full_like(labels, -100)})
     assert float(nothing.mean()) == 0.0
 
 
@@ -154,7 +155,7 @@ def test_positions_do_not_count_padding(kind):
         padded = model(batch)
         assert_close(padded.logits[:, np.asarray(places)], alone.logits, sums=tiny.SUMS)
         if places[-1] - places[0] == 5:
-            losses = config.loss(padded, batch), config.loss(alone, {"input_ids": rows})
+            losses = model.losses(padded, batch), model.losses(alone, {"input_ids": rows})
             assert_close(losses[0].total, losses[1].total, sums=tiny.SUMS)
             np.testing.assert_array_equal(losses[0].weight, losses[1].weight)
 
@@ -167,6 +168,6 @@ def test_packed_examples_do_not_see_each_other(mixed, given):
     packed |= {"position_ids": np.tile(np.arange(5), 2)[None]} if given else {}
     apart = mixed({"input_ids": rows}).logits
     assert_close(mixed(packed).logits.reshape(apart.shape), apart, sums=tiny.SUMS)
-    together, each = (MIXED.loss(mixed(batch), batch) for batch in (packed, {"input_ids": rows}))
+    together, each = (mixed.losses(mixed(batch), batch) for batch in (packed, {"input_ids": rows}))
     assert_close(together.total.sum(), each.total.sum(), sums=tiny.SUMS)
     assert together.weight.sum() == each.weight.sum() == 8

@@ -71,8 +71,8 @@ def test_loss_is_the_smoothed_cross_entropy_of_the_labels():
     nll = -np.take_along_axis(log, np.maximum(labels, 0)[..., None], axis=-1)[..., 0]
     counted = labels != -100
     smoothed = 0.9 * nll - 0.1 * log.mean(axis=-1)
-    assert_close(config.loss(output, batch).mean(), smoothed[counted].mean(), sums=tiny.SUMS)
-    assert_close(config.for_evaluation().loss(output, batch).mean(), nll[counted].mean(), sums=tiny.SUMS)
+    assert_close(model.losses(output, batch).mean(), smoothed[counted].mean(), sums=tiny.SUMS)
+    assert_close(model.losses(output, batch, smoothed=False).mean(), nll[counted].mean(), sums=tiny.SUMS)
     assert_close(evaluate(model, [batch])["loss"], nll[counted].mean(), sums=tiny.SUMS)
 
 

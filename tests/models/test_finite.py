@@ -83,7 +83,7 @@ def step(model: Any, batch: Any, compute: Compute) -> Any:
 
     def loss(model: Any) -> Any:
         output = model.forward(batch, ForwardOptions(compute=compute))
-        found = model.config.loss(output, batch)
+        found = model.losses(output, batch)
         return found.mean(), {"hidden": output.hidden, "logits": output.logits, "losses": found.total}
 
     graph, params, rest = nnx.split(model, nnx.Param, ...)

@@ -168,16 +168,16 @@ def test_every_task_goes_through_the_model(name):
     model = tiny.model(config(task=task, num_layers=1))
     output = model(PADDED)
     assert (output.logits.shape, output.logits.dtype) == (shape, np.float32)
-    assert np.isfinite(model.config.loss(output, labels).mean())
+    assert np.isfinite(model.losses(output, labels).mean())
 
     def silent(logits):
-        return model.config.loss(output._replace(logits=logits), nothing).mean()
+        return model.losses(output._replace(logits=logits), nothing).mean()
 
     loss, slopes = jax.value_and_grad(silent)(output.logits)
     assert float(loss) == 0.0
     assert not np.asarray(slopes).any()
     with pytest.raises(DataError, match=r"labels|start_positions"):
-        model.config.loss(output, PADDED)
+        model.losses(output, PADDED)
     assert model.config.flops(10) > config(num_layers=1).flops(10)
 
 
@@ -186,4 +186,4 @@ def test_without_a_task_there_is_no_loss():
     assert isinstance(model.config.task, NoTask)
     assert model(PADDED).logits is None
     with pytest.raises(DataError, match="no task output"):
-        model.config.loss(model(PADDED), PADDED)
+        model.losses(model(PADDED), PADDED)

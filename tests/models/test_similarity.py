@@ -88,7 +88,7 @@ def test_the_loss_is_that_of_cosines_and_gradients_at_padding_are_finite(fields)
 
     def total(params):
         output = model.replace(params=params).forward(batch)
-        return model.config.loss(output, batch).mean() + jnp.square(output.logits).sum()
+        return model.losses(output, batch).mean() + jnp.square(output.logits).sum()
 
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(jax.jit(jax.grad(total))(model.params)))
 

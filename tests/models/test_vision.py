@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from headjax.core.tensors import Normal
-from headjax.models import VisionConfig
+from headjax.models import Model, VisionConfig
 from headjax.models.summary import summarize
 from headjax.models.tasks import Classification, DistilledClassification
 from headjax.models.vision import PatchEmbeddings
@@ -52,7 +52,9 @@ def test_lengths_and_outputs(model):
     assert_close(output.logits, (extra["cls_logits"] + extra["distillation_logits"]) / 2, sums=2)
     np.testing.assert_array_equal(output.pooled, output.hidden[:, 0])
     smooth, plain = Classification(classes=5, label_smoothing=0.2), Classification(classes=5)
-    for part, task in ((config(task=smooth), smooth), (config(task=smooth).for_evaluation(), plain)):
-        assert_close(part.loss(output, BATCH).total, task.loss(output, BATCH).total, sums=1)
+    smoothing = Model(config(task=smooth), {})
+    for smoothed, task in ((True, smooth), (False, plain)):
+        losses = smoothing.losses(output, BATCH, smoothed=smoothed)
+        assert_close(losses.total, task.loss(output, BATCH).total, sums=1)
     assert summarize(model.config, 1).length == 11
     assert summarize(model.config, 1).layers[0].flops == model.config.attention[0].module(16, 16).flops(11, 11)

@@ -54,7 +54,7 @@ def test_it_trains(model):
     optimizer = nnx.Optimizer(trained, optax.adam(1e-2), wrt=nnx.Param)
 
     def loss(model):
-        return model.config.loss(model(BATCH), BATCH).mean()
+        return model.losses(model(BATCH), BATCH).mean()
 
     before = float(loss(trained))
     for _ in range(3):

@@ -94,7 +94,7 @@ def test_a_mesh_computes_the_same(student, teacher, batches):
 
 def test_without_a_teacher_it_is_fine_tuning(student, batches):
     alone = distill(student, None, batches, Distillation(steps=2, optimizer=FAST, logits=9.0, hidden=9.0))
-    loss = student.config.loss(student(batches[0]), batches[0]).mean()
+    loss = student.losses(student(batches[0]), batches[0]).mean()
     assert alone.losses[0] == close_to(float(loss), sums=tiny.SUMS)
 
 

@@ -109,7 +109,8 @@ def every_formulation(topology: str, generation: int) -> dict[str, Any]:
         batch = {"input_ids": jax.ShapeDtypeStruct((2, 128), jnp.int32, sharding=device)}
 
         def loss(params: Any, batch: Any) -> Any:
-            return config.loss(Model(config, params).forward(batch, ForwardOptions(compute=compute)), batch).mean()
+            model = Model(config, params)
+            return model.losses(model.forward(batch, ForwardOptions(compute=compute)), batch).mean()
 
         text = jax.jit(jax.grad(loss)).trace(params, batch).lower().compile().as_text()
     calls = [line for line in text.splitlines() if "custom-call(" in line and "splash" in line]
