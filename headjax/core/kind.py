@@ -15,7 +15,7 @@ class Kind:
     """A class of modules and the options of one: a frozen, hashable record without arrays.
 
     The options are the keyword-only parameters of the class's `__init__`, and attributes of the record, as are the
-    properties of the class that follow from options alone.
+    properties of the class that read nothing but `self.kind`.
 
         >>> kind = headjax.Kind(headjax.GroupedAttention, num_heads=8, kv_heads=2, head_dim=64)
         >>> kind.kv_heads, kind.values, kind.replace(kv_heads=4).groups
@@ -43,15 +43,22 @@ class Kind:
             require(values[name] is not dataclasses.MISSING, name, f"missing; {of.__name__} needs it")
             check_value(option.type, name, values[name])
         vars(self).update(of=of, options=values, _hash=hash((of, tuple(values.items()))))
-        _declared(self, 1, 1)  # whose `__init__` compares options with each other
+        if hasattr(of, "check_options"):
+            of.check_options(self)
 
     def __getattr__(self, name: str) -> Any:
         options = vars(self).get("options", {})
         if name in options:
             return options[name]
-        if options and isinstance(getattr(self.of, name, None), property):
-            return getattr(_declared(self, 1, 1), name)
+        found = getattr(self.of, name, None) if options else None
+        if isinstance(found, property) and found.fget is not None:
+            return found.fget(self)
         raise AttributeError(f"{type(self).__name__} has no option {name!r}")
+
+    @property
+    def kind(self) -> Kind:
+        """The record itself, so that properties of the class can be read of it as of a module."""
+        return self
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise dataclasses.FrozenInstanceError(f"{name}: a record does not change; use replace({name}=...)")

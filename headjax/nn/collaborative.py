@@ -13,6 +13,7 @@ from flax import nnx
 
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Listed, Size
+from headjax.core.kind import Kind
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, Normal, weight
 from headjax.nn.attend import AttentionOptions
@@ -87,10 +88,6 @@ class CollaborativeAttention(AttentionModule):
         **setting: Any,
     ) -> None:
         super().__init__(width, memory_width, **setting)
-        # Equal blocks initialise a whole layer; heads that are left after others were removed need not divide its size.
-        even = head_ids is not None or shared_dim % num_heads == 0
-        needed = f"mixing_init concatenate needs a multiple of the num_heads of {num_heads}, got {shared_dim}"
-        require(even or not isinstance(mixing_init, Concatenate), "shared_dim", needed)
         source = self.memory_width
         self.query = weight((width, shared_dim), ("embed", "shared_dim"))
         self.key = weight((source, shared_dim), ("embed", "shared_dim"))
@@ -101,6 +98,14 @@ class CollaborativeAttention(AttentionModule):
         self.query_bias = bias_weight(projection_bias, (shared_dim,), ("shared_dim",))
         self.key_bias = bias_weight(projection_bias, (shared_dim,), ("shared_dim",))
         self.content_bias = bias_weight(content_bias, (source, num_heads), ("embed", "heads"))
+
+    @classmethod
+    def check_options(cls, kind: Kind) -> None:
+        super().check_options(kind)
+        # Equal blocks initialise a whole layer; heads that are left after others were removed need not divide its size.
+        even = kind.head_ids is not None or kind.shared_dim % kind.num_heads == 0
+        needed = f"mixing_init concatenate needs a multiple of the num_heads of {kind.num_heads}, got {kind.shared_dim}"
+        require(even or not isinstance(kind.mixing_init, Concatenate), "shared_dim", needed)
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         key_values = {

@@ -55,13 +55,18 @@ class CompressedAttention(AttentionModule):
 
     def __init__(self, width: int, memory_width: int | None = None, *, inner: Kind, rank: Size, **setting: Any) -> None:
         super().__init__(width, memory_width, **setting)
-        require(inner.of is not CompressedAttention, "inner", "is compressed already")
         self.latent = weight((self.memory_width, rank), ("embed", "latent"))
         self.inner = inner.module(width, rank)
         for name in READING:
             read = getattr(self.inner, name, None)
             if read is not None:
                 setattr(self.inner, name, with_axes(read, ("latent", *read.out_sharding[1:])))
+
+    @classmethod
+    def check_options(cls, kind: Kind) -> None:
+        require(kind.inner.num_heads > 0, "inner", "has no heads, so that there is nothing around them")
+        require(kind.inner.of is not CompressedAttention, "inner", "is compressed already")
+        super().check_options(kind)
 
     @property
     def output(self) -> Any:
@@ -70,9 +75,7 @@ class CompressedAttention(AttentionModule):
 
     @property
     def num_heads(self) -> int:
-        heads = self.kind.inner.num_heads
-        require(heads > 0, "inner", "has no heads, so that there is nothing around them")
-        return heads
+        return self.kind.inner.num_heads
 
     @property
     def ids(self) -> tuple[int, ...]:

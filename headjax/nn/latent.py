@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Positive, Size
+from headjax.core.kind import Kind
 from headjax.core.tensors import weight
 from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule, Ids, formulation
@@ -73,15 +74,8 @@ class LatentAttention(AttentionModule):
         **setting: Any,
     ) -> None:
         super().__init__(width, memory_width, **setting)
-        given = "given" if rotary is not None else "None"
-        matched = (rotary is not None) == (rotary_dim > 0)
-        require(matched, "rotary_dim", f"is {rotary_dim}, but rotary is {given}; both or neither")
-        if rotary is not None:
-            rotary.check("rotary_dim", rotary_dim)
-        lonely = query_norm is not None and query_rank is None
-        require(not lonely, "query_norm", "normalises the latent of query_rank, which is None")
         heads, source, size, values = num_heads, self.memory_width, head_dim + rotary_dim, self.values
-        self.scale, self.rotary = scale or logit_scale(size, rotary), rotary
+        self.scale, self.rotary = self.logit_scale, rotary
         self.latent = weight((source, rank), ("embed", "latent"))
         self.latent_norm = small_norm(latent_norm, rank)
         self.query_latent = None if query_rank is None else weight((width, query_rank), ("embed", "latent"))
@@ -95,6 +89,18 @@ class LatentAttention(AttentionModule):
         self.value_bias = bias_weight(projection_bias, (heads, values), ("heads", "head_dim"))
         self.output = HeadOutput(heads, values, width, bias=output_bias)
 
+    @classmethod
+    def check_options(cls, kind: Kind) -> None:
+        super().check_options(kind)
+        rotary, size = kind.rotary, kind.rotary_dim
+        given = "given" if rotary is not None else "None"
+        matched = (rotary is not None) == (size > 0)
+        require(matched, "rotary_dim", f"is {size}, but rotary is {given}; both or neither")
+        if rotary is not None:
+            rotary.check("rotary_dim", size)
+        lonely = kind.query_norm is not None and kind.query_rank is None
+        require(not lonely, "query_norm", "normalises the latent of query_rank, which is None")
+
     @property
     def values(self) -> int:
         """Size of each value."""
@@ -103,7 +109,7 @@ class LatentAttention(AttentionModule):
     @property
     def logit_scale(self) -> float:
         """Factor of the dot products."""
-        return self.scale
+        return self.kind.scale or logit_scale(self.kind.head_dim + self.kind.rotary_dim, self.kind.rotary)
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         latent = into_heads(inputs, self.latent)  # [batch, key, rank]

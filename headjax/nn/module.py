@@ -129,15 +129,19 @@ class AttentionModule(nnx.Module, abc.ABC):
         given = Setting(**setting)
         if not 0.0 <= given.dropout_rate < 1.0:
             raise ConfigError(f"dropout_rate: must be at least 0 and below 1, got {given.dropout_rate}")
-        heads, ids = self.num_heads, self.ids
-        require(len(ids) == heads, "head_ids", f"names {len(ids)} heads, but num_heads is {heads}")
-        distinct = len(set(ids)) == heads and min(ids, default=0) >= 0
-        require(distinct, "head_ids", f"must be distinct and not negative, got {ids}")
         self.width = width
         self.memory_width = width if memory_width is None else memory_width
         dtype = None if given.dtype is None else jnp.dtype(given.dtype)
         self.setting = given._replace(dtype=dtype, rules=tuple(dict(given.rules).items()))
         self.deterministic = False
+
+    @classmethod
+    def check_options(cls, kind: Kind) -> None:
+        """Raise `ConfigError` for options that do not fit each other; each is in its bounds."""
+        heads, ids = kind.num_heads, kind.ids
+        require(len(ids) == heads, "head_ids", f"names {len(ids)} heads, but num_heads is {heads}")
+        distinct = len(set(ids)) == heads and min(ids, default=0) >= 0
+        require(distinct, "head_ids", f"must be distinct and not negative, got {ids}")
 
     def fill(self, rngs: nnx.Rngs | None, params: Params | None) -> None:
         """Draw the declared weights from `rngs`, or hold the arrays of `params`; without both leave them declared."""
@@ -361,9 +365,13 @@ class NoHeadsAttention(AttentionModule):
         output_bias: bool = True,
         **setting: Any,
     ) -> None:
-        require(num_heads == 0, "num_heads", f"a layer without heads has 0, got {num_heads}")
         super().__init__(width, memory_width, **setting)
         self.output = HeadOutput(0, 1, width, bias=output_bias)
+
+    @classmethod
+    def check_options(cls, kind: Kind) -> None:
+        require(kind.num_heads == 0, "num_heads", f"a layer without heads has 0, got {kind.num_heads}")
+        super().check_options(kind)
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         return {}

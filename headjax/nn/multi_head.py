@@ -11,6 +11,7 @@ import numpy as np
 
 from headjax.core.errors import require
 from headjax.core.fields import Listed, Positive, Size
+from headjax.core.kind import Kind
 from headjax.core.tensors import weight
 from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule, Ids, formulation
@@ -72,16 +73,7 @@ class GroupedAttention(AttentionModule):
         **setting: Any,
     ) -> None:
         super().__init__(width, memory_width, **setting)
-        if rotary is not None:
-            rotary.check("head_dim", head_dim)
-        if kv_index is None:
-            require(num_heads % kv_heads == 0, "kv_heads", f"{kv_heads} does not divide the num_heads of {num_heads}")
-        else:
-            require(len(kv_index) == num_heads, "kv_index", f"maps {len(kv_index)} heads, but num_heads is {num_heads}")
-            named = f"must name each of the {kv_heads} kv_heads from 0, got {sorted(set(kv_index))}"
-            require(set(kv_index) == set(range(kv_heads)), "kv_index", named)
-        self.kv_index, self.rotary = kv_index, rotary
-        self.scale = scale or logit_scale(head_dim, rotary)
+        self.kv_index, self.rotary, self.scale = kv_index, rotary, self.logit_scale
         source, values, keys = self.memory_width, self.values, self.key_heads_axis
         self.query = weight((width, num_heads, head_dim), ("embed", "heads", "head_dim"))
         self.query_bias = bias_weight(projection_bias, (num_heads, head_dim), ("heads", "head_dim"))
@@ -93,6 +85,19 @@ class GroupedAttention(AttentionModule):
         self.query_norm = small_norm(query_norm, head_dim)
         self.key_norm = small_norm(key_norm, head_dim)
 
+    @classmethod
+    def check_options(cls, kind: Kind) -> None:
+        super().check_options(kind)
+        heads, groups, index = kind.num_heads, kind.kv_heads, kind.options.get("kv_index")
+        if kind.rotary is not None and kind.options.get("frequencies") is None:
+            kind.rotary.check("head_dim", kind.head_dim)
+        if index is None:
+            require(heads % groups == 0, "kv_heads", f"{groups} does not divide the num_heads of {heads}")
+        else:
+            require(len(index) == heads, "kv_index", f"maps {len(index)} heads, but num_heads is {heads}")
+            named = f"must name each of the {groups} kv_heads from 0, got {sorted(set(index))}"
+            require(set(index) == set(range(groups)), "kv_index", named)
+
     @property
     def values(self) -> int:
         """Size of each value."""
@@ -101,16 +106,17 @@ class GroupedAttention(AttentionModule):
     @property
     def logit_scale(self) -> float:
         """Factor of the dot products."""
-        return self.scale
+        return self.kind.scale or logit_scale(self.kind.head_dim, self.kind.rotary)
 
     @property
     def kv_heads(self) -> int:
         """Number of KV heads."""
-        return self.key.shape[-2]
+        return self.kind.options.get("kv_heads", self.kind.num_heads)
 
     @property
     def groups(self) -> tuple[int, ...]:
-        return equal_groups(self.num_heads, self.kv_heads) if self.kv_index is None else self.kv_index
+        index: Ids = self.kind.options.get("kv_index")
+        return equal_groups(self.kind.num_heads, self.kind.kv_heads) if index is None else index
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         key = into_heads(inputs, self.key, self.key_bias)  # [batch, key, kv_heads, head_dim]
@@ -199,20 +205,25 @@ class MultiHeadAttention(GroupedAttention):
             head_dim=head_dim,
             projection_bias=projection_bias,
             output_bias=output_bias,
-            rotary=rotary if frequencies is None else None,
+            rotary=rotary,
             value_dim=value_dim,
             scale=scale,
             **setting,
         )
-        if frequencies is not None:
-            pairs = 0 if rotary is None or rotary.dim is None else rotary.dim // 2
-            require(pairs > 0, "frequencies", "are numbered within heads of size rotary.dim, which is not given")
-            fits = len(frequencies) == num_heads and {len(kept) for kept in frequencies} == {head_dim / 2}
-            message = f"must be {head_dim / 2:g} numbers for each of the {num_heads} heads, got {frequencies}"
-            require(fits, "frequencies", message)
-            known = all(0 <= number < pairs for kept in frequencies for number in kept)
-            require(known, "frequencies", f"must be from 0 to {pairs - 1}, got {frequencies}")
-            self.rotary, self.scale = rotary, scale or logit_scale(head_dim, rotary)
+
+    @classmethod
+    def check_options(cls, kind: Kind) -> None:
+        super().check_options(kind)
+        heads, size, rotary, frequencies = kind.num_heads, kind.head_dim, kind.rotary, kind.frequencies
+        if frequencies is None:
+            return
+        pairs = 0 if rotary is None or rotary.dim is None else rotary.dim // 2
+        require(pairs > 0, "frequencies", "are numbered within heads of size rotary.dim, which is not given")
+        fits = len(frequencies) == heads and {len(kept) for kept in frequencies} == {size / 2}
+        message = f"must be {size / 2:g} numbers for each of the {heads} heads, got {frequencies}"
+        require(fits, "frequencies", message)
+        known = all(0 <= number < pairs for kept in frequencies for number in kept)
+        require(known, "frequencies", f"must be from 0 to {pairs - 1}, got {frequencies}")
 
     def rotated(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
         rotary, frequencies = self.rotary, self.kind.frequencies
