@@ -27,10 +27,10 @@ from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import check_batch, counted_at, device_batch
 from headjax.models.model import Model
-from headjax.models.walk import LayerBlock, State, SubLayerSeen, blocks_of, embed, step
+from headjax.models.walk import LayerBlock, SubLayerSeen, blocks_of, embed, step
 from headjax.nn.compute import Compute
 from headjax.nn.layer import TransformerLayer
-from headjax.nn.passes import Probe
+from headjax.nn.state import Probe, State
 
 Tree = TypeVar("Tree")
 
