@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from copy import deepcopy
 
 import jax
 import numpy as np
@@ -25,6 +26,7 @@ from headjax.storage.paths import copy_file, files_below, path_of
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_equal
 from tests.hub.directories import BERT, LLAMA, T5, model_of
+from tests.models.mixed import MODELS
 
 
 def small_config(hidden=8):
@@ -194,6 +196,26 @@ def test_a_model_can_be_drawn_from_rngs():
     assert_trees_equal(drawn.params, config.initialize(nnx.Rngs(3).params()))
     with pytest.raises(HeadjaxError, match=r"^rngs: "):
         Model(config)
+
+
+FAMILIES = {
+    "decoder": headjax.Decoder,
+    "encoder": headjax.Encoder,
+    "encoder_decoder": headjax.EncoderDecoder,
+    "vision": headjax.Vision,
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_is_of_its_family(name):
+    """Made by the family's class or by `Model`, and so are its copies; what has no arrays has no parts."""
+    config, family = MODELS[name]([tiny.multi_head(4)]), FAMILIES[name]
+    model = headjax.Model(config, rngs=nnx.Rngs(0))
+    assert_trees_equal(model.params, family(config, rngs=nnx.Rngs(0)).params)
+    for one in (model, nnx.clone(model), deepcopy(model), model.with_entry("read"), headjax.Model(config, {})):
+        assert type(one) is family
+        assert one.config == config
+    assert headjax.Model(config, {}).params == {}
 
 
 def test_a_model_of_other_parts_says_which_one_its_config_does_not_describe(tmp_path):
