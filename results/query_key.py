@@ -18,7 +18,7 @@ from headjax.heads.surgery import LayerModule
 from headjax.models.config import Batch
 from headjax.models.inputs import counted_at
 from headjax.models.model import Model
-from headjax.nn.layer import Probe
+from headjax.nn.block import Probe
 from headjax.nn.projections import into_heads
 
 

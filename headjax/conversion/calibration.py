@@ -17,7 +17,7 @@ from headjax.heads.sums import BlockWalk
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import counted_at
 from headjax.models.model import Model
-from headjax.nn.layer import Probe
+from headjax.nn.block import Probe
 
 Place = tuple[str, int]
 """Head stack and number of an attention layer."""

@@ -19,7 +19,7 @@ from headjax.core.modules import arrays, bind, fresh
 from headjax.core.tensors import Params
 from headjax.heads.deepen import deepen, part_counts
 from headjax.models.model import Model
-from headjax.nn.layer import Layer, TransformerLayer
+from headjax.nn.block import Block, LayerConfig
 from headjax.nn.residuals import BEFORE
 from headjax.nn.state import State
 
@@ -63,7 +63,7 @@ class ToDeep(Checked):
         return deep, tuple(errors)
 
 
-def layer_gap(whole: TransformerLayer, parts: Sequence[TransformerLayer], seed: int = 0) -> float:
+def layer_gap(whole: Block, parts: Sequence[Block], seed: int = 0) -> float:
     """Return ||y - y'|| / ||y|| of the outputs y of a layer and y' of those in its place, for random inputs."""
     inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, whole.attention.width))
     if whole.config.residual not in BEFORE:
@@ -74,15 +74,15 @@ def layer_gap(whole: TransformerLayer, parts: Sequence[TransformerLayer], seed: 
     return float(jnp.linalg.norm(found - expected) / jnp.linalg.norm(expected))
 
 
-def _apply(layers: Sequence[TransformerLayer], x: jax.Array, memory: jax.Array) -> jax.Array:
+def _apply(layers: Sequence[Block], x: jax.Array, memory: jax.Array) -> jax.Array:
     for layer in layers:
         x = _forward(layer.config.structure(), in_float32(arrays(layer)), x, memory)
     return x
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _forward(layer: Layer, params: Params, x: jax.Array, memory: jax.Array) -> jax.Array:
-    return bind(fresh(TransformerLayer, layer), params)(State(x, memory))[0]
+def _forward(layer: LayerConfig, params: Params, x: jax.Array, memory: jax.Array) -> jax.Array:
+    return bind(fresh(Block, layer), params)(State(x, memory))[0]
 
 
 def _whole_layers(

@@ -29,8 +29,8 @@ from headjax.heads.units import resized
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
 from headjax.nn import Kind
+from headjax.nn.block import Block, LayerConfig
 from headjax.nn.feed_forward import FeedForward
-from headjax.nn.layer import Layer, TransformerLayer
 from headjax.nn.module import AttentionModule
 from headjax.nn.norms import Normalisation
 from headjax.nn.residuals import BEFORE
@@ -50,9 +50,9 @@ def deep_config(config: ModelConfig, heads: int = 1) -> ModelConfig:
 
 
 @functools.lru_cache
-def _split_configs(layer: Layer, parts: int) -> tuple[Layer, ...]:
+def _split_configs(layer: LayerConfig, parts: int) -> tuple[LayerConfig, ...]:
     """Return the layers that a layer becomes; nothing is computed."""
-    split = jax.eval_shape(functools.partial(split_layer, parts=parts), fresh(TransformerLayer, layer))
+    split = jax.eval_shape(functools.partial(split_layer, parts=parts), fresh(Block, layer))
     return tuple(new.config for new in split)
 
 
@@ -94,7 +94,7 @@ def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, i
     return counts
 
 
-def split_layer(layer: TransformerLayer, parts: int) -> list[TransformerLayer]:
+def split_layer(layer: Block, parts: int) -> list[Block]:
     """Return the layers that a layer becomes, see `deepen`: equal groups of heads and units."""
     if parts == 1:
         return [layer]
@@ -111,7 +111,7 @@ def split_layer(layer: TransformerLayer, parts: int) -> list[TransformerLayer]:
         fields = {slot: piece.kind for slot, piece in attentions.items()}
         new = dataclasses.replace(config, hidden=units[i].hidden, **fields)
         weights = {slot: arrays(piece) for slot, piece in attentions.items()} | {"feed_forward": arrays(units[i])}
-        split.append(bind(fresh(TransformerLayer, new), rest | weights))
+        split.append(bind(fresh(Block, new), rest | weights))
     return split
 
 
@@ -147,12 +147,12 @@ def _share_bias(params: Params, parts: int, name: str) -> Params:
     return nested({path: array / parts if f"/{path}".endswith(f"/{name}") else array for path, array in flat.items()})
 
 
-def _slots(layer: Layer) -> list[tuple[str, Kind]]:
+def _slots(layer: LayerConfig) -> list[tuple[str, Kind]]:
     both = ("attention", layer.attention), ("cross_attention", layer.cross_attention)
     return [(slot, attention) for slot, attention in both if attention is not None]
 
 
-def _parts(where: str, layer: Layer, heads: int) -> int:
+def _parts(where: str, layer: LayerConfig, heads: int) -> int:
     """Return the number of layers that a layer splits into; its sub-layers must agree."""
     found: dict[str, int] = {}
     for slot, attention in _slots(layer):

@@ -25,7 +25,7 @@ from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import spread_by_compiler
 from headjax.models.walk import FEED_FORWARD
-from headjax.nn.layer import TransformerLayer
+from headjax.nn.block import Block
 
 SECOND_MAPS = ("down_proj", "fc2", "linear2", "dense2", "w2", "wo", "linear_out", "fc_out", "c_proj", "down")
 """Names of a feed-forward's second map."""
@@ -111,9 +111,9 @@ class BlockMap(OutputMap):
         self._step.replace_layer(with_change(self._step.layer, self.at.slot, change))
 
 
-def with_change(layer: TransformerLayer, slot: str, change: Change) -> TransformerLayer:
+def with_change(layer: Block, slot: str, change: Change) -> Block:
     """Return a layer with another output map in a slot."""
-    changed: TransformerLayer = own_copy(layer)
+    changed: Block = own_copy(layer)
     for variable, array in zip(output_map(getattr(changed, slot)), change, strict=True):
         if variable is not None:
             own = variable.get_raw_value()

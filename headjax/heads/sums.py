@@ -28,8 +28,8 @@ from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import check_batch, counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, SubLayerSeen, blocks_of, embed, step
+from headjax.nn.block import Block
 from headjax.nn.compute import Compute
-from headjax.nn.layer import TransformerLayer
 from headjax.nn.state import Probe, State
 
 Tree = TypeVar("Tree")
@@ -171,11 +171,11 @@ class LayerStep:
         return block
 
     @property
-    def layer(self) -> TransformerLayer:
+    def layer(self) -> Block:
         """The student's layer."""
         return self.block.layer
 
-    def replace_layer(self, layer: TransformerLayer) -> None:
+    def replace_layer(self, layer: Block) -> None:
         """Put another layer into the student."""
         before = flatten(arrays(self.layer))
         self.changed |= {path: array for path, array in flatten(arrays(layer)).items() if array is not before[path]}

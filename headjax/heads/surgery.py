@@ -16,9 +16,9 @@ from headjax.heads.head_id import require_stack
 from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
+from headjax.nn.block import Block
 from headjax.nn.feed_forward import FeedForward
-from headjax.nn.layer import TransformerLayer
-from headjax.nn.stack import Stack
+from headjax.nn.stack import StackConfig
 
 
 class LayerModule(NamedTuple):
@@ -174,11 +174,11 @@ def _modules(model: Model, called: str, name: str, slot: str, weights: Iterable[
     stack = model.config.stacks()[name]
     for number, (layer, params) in enumerate(zip(stack.layers, weights, strict=True)):
         if number == stack.tied_layers(number)[0]:
-            yield LayerModule(called, number, bind(getattr(fresh(TransformerLayer, layer), slot), params))
+            yield LayerModule(called, number, bind(getattr(fresh(Block, layer), slot), params))
 
 
 def _restacked(
-    model: Model, name: str, new: Stack, weights: Mapping[str, list[Params]], changed: Collection[tuple[int, str]]
+    model: Model, name: str, new: StackConfig, weights: Mapping[str, list[Params]], changed: Collection[tuple[int, str]]
 ) -> Params:
     """Return the parameters of a changed stack; a group of the same layers as before shares unchanged arrays."""
     old, params = model.config.stacks()[name], model.params[name]

@@ -19,9 +19,9 @@ from headjax.models.model import Model
 from headjax.models.tasks import DistilledClassification, MaskedLanguageModel, NoTask, Pretraining
 from headjax.models.tasks.task_output import LinearLogits
 from headjax.models.vision import VisionConfig
+from headjax.nn.block import Block
 from headjax.nn.embeddings import Positions, RelativePositionBias
 from headjax.nn.feed_forward import FeedForward
-from headjax.nn.layer import TransformerLayer
 from headjax.nn.outputs import Pooler
 from headjax.nn.residuals import BEFORE, Residual
 
@@ -159,7 +159,7 @@ def _of_layer(graph: Graph, stack: Any, number: int, tokens: Tokens) -> Tokens:
     return dataclasses.replace(tokens, bias=bias, allowed=allowed)
 
 
-def _layer(graph: Graph, layer: TransformerLayer, x: str, tokens: Tokens) -> str:
+def _layer(graph: Graph, layer: Block, x: str, tokens: Tokens) -> str:
     entered = x
     for slot in layer.slots:
         residual: Residual = getattr(layer, f"{slot}_residual")

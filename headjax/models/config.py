@@ -18,12 +18,12 @@ from headjax.core.kind import Kind
 from headjax.core.modules import declared
 from headjax.core.ranges import Range
 from headjax.core.tensors import Initializer, Normal, Params, Tensors, initialize
+from headjax.nn.block import LayerConfig
 from headjax.nn.feed_forward import ActivationName
 from headjax.nn.flops import product_flops
-from headjax.nn.layer import Layer
 from headjax.nn.norms import LayerNorm, Norm
 from headjax.nn.residuals import ResidualKind
-from headjax.nn.stack import Stack
+from headjax.nn.stack import StackConfig
 from headjax.nn.state import ForwardOptions
 
 Batch = Mapping[str, Any]
@@ -185,7 +185,7 @@ class ModelConfig(Checked, abc.ABC):
             count = getattr(self, fields["num_layers"])
             for name in (fields[name] for name in BY_LAYER if name in fields):
                 value = getattr(self, name)
-                value = getattr(Layer, name, ()) if value == () else value
+                value = getattr(LayerConfig, name, ()) if value == () else value
                 if not isinstance(value, tuple) and isinstance(count, int) and 0 < count <= LISTED_MAX:
                     object.__setattr__(self, name, (value,) * count)
         super().__post_init__()
@@ -212,7 +212,7 @@ class ModelConfig(Checked, abc.ABC):
 
     @property
     def _layer_fields(self) -> dict[str, dict[str, str]]:
-        """The names of our fields that describe a stack, by the names that they have in `Layer` and `Stack`."""
+        """The names of our fields that describe a stack, by those that they have in `LayerConfig` and `StackConfig`."""
         names = {"num_layers", "alpha", "position_bias", *BY_LAYER} - {"cross_attention"}
         known = {field.name for field in dataclasses.fields(self)}
         found = {}
@@ -224,13 +224,15 @@ class ModelConfig(Checked, abc.ABC):
             found[stack] = own
         return found
 
-    def stacks(self) -> Mapping[str, Stack]:
+    def stacks(self) -> Mapping[str, StackConfig]:
         """Return the stacks by name (`encoder`, `decoder`); their parameters lie under the same name."""
         return self._stacks
 
     @functools.cached_property
-    def _stacks(self) -> dict[str, Stack]:
-        same = {field.name for field in dataclasses.fields(Layer)} & {field.name for field in dataclasses.fields(self)}
+    def _stacks(self) -> dict[str, StackConfig]:
+        same = {field.name for field in dataclasses.fields(LayerConfig)} & {
+            field.name for field in dataclasses.fields(self)
+        }
         stacks = {}
         for stack, fields in self._layer_fields.items():
             count = getattr(self, fields["num_layers"])
@@ -238,8 +240,8 @@ class ModelConfig(Checked, abc.ABC):
             shared |= {"depth": count, "alpha": getattr(self, fields["alpha"])}
             varying = {name: getattr(self, fields[name]) for name in BY_LAYER if name in fields}
             by_layer = [dict(zip(varying, values, strict=True)) for values in zip(*varying.values(), strict=True)]
-            stacks[stack] = Stack(
-                layers=tuple(Layer(**shared | own) for own in by_layer),
+            stacks[stack] = StackConfig(
+                layers=tuple(LayerConfig(**shared | own) for own in by_layer),
                 position_bias=getattr(self, fields["position_bias"]) if "position_bias" in fields else None,
                 causal=stack == "decoder" or getattr(self, "causal", False),
                 normed=not getattr(self, "pooled_norm", False),
@@ -247,7 +249,7 @@ class ModelConfig(Checked, abc.ABC):
             )
         return stacks
 
-    def with_layers(self, layers: Mapping[str, Sequence[Layer]]) -> Self:
+    def with_layers(self, layers: Mapping[str, Sequence[LayerConfig]]) -> Self:
         """Return the config with these layers of stacks, which differ in what fields hold by layer alone."""
         changes: dict[str, Any] = {}
         for stack, own in layers.items():
@@ -348,4 +350,4 @@ DECLARED: Mapping[str, Any] = MappingProxyType({})
 """The parameters of a model whose weights stay declared."""
 
 BY_LAYER = ("attention", "cross_attention", "hidden", "window", "attention_norm")
-"""Fields of a `Layer` that may differ from layer to layer."""
+"""Fields of a `LayerConfig` that may differ from layer to layer."""

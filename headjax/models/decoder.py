@@ -26,7 +26,7 @@ from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.operands import Mask
 from headjax.nn.outputs import Linear, VocabularyLogits, cross_entropy
 from headjax.nn.residuals import ResidualKind
-from headjax.nn.stack import TransformerStack
+from headjax.nn.stack import Stack
 from headjax.nn.state import ForwardOptions, State
 
 
@@ -116,7 +116,7 @@ class Decoder(GenerativeModel, config=DecoderConfig):
             norm=config.embeddings_norm,
             dropout=config.embeddings_rate,
         )
-        self.decoder = TransformerStack(config.stacks()["decoder"])
+        self.decoder = Stack(config.stacks()["decoder"])
         self.output: Any
         if config.task is None:
             logits = {"tied": config.tied, "bias": config.output_bias}

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 from headjax.models.config import Batch
 from headjax.models.inputs import TokenConfig
 from headjax.models.model import Model
+from headjax.nn.block import CACHE
 from headjax.nn.cache import AttentionCache, Cache, LayerCache, Prompt, stored
-from headjax.nn.layer import CACHE
 from headjax.nn.operands import Mask
-from headjax.nn.stack import TransformerStack
+from headjax.nn.stack import Stack
 from headjax.nn.state import ForwardOptions, State
 
 
 def empty_cache(
-    stack: TransformerStack,
+    stack: Stack,
     example: jax.Array,
     capacity: int,
     memory: jax.Array | None = None,
@@ -48,7 +48,7 @@ class GenerativeModel(Model):
     The methods of decoding take the model in the type to compute in, see `headjax.models.generation.for_decoding`.
     """
 
-    decoder: TransformerStack
+    decoder: Stack
 
     def prompt(self, batch: Batch, options: ForwardOptions, new_tokens: int) -> Prompt:
         """Return the prompt of a batch, with room in the cache for this many new tokens."""

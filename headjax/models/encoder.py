@@ -25,7 +25,7 @@ from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
 from headjax.nn.operands import Mask
 from headjax.nn.outputs import Pooler, PoolerInputs
-from headjax.nn.stack import TransformerStack
+from headjax.nn.stack import Stack
 from headjax.nn.state import ForwardOptions, State
 
 LARGEST = 2
@@ -153,7 +153,7 @@ class Encoder(Model, config=EncoderConfig):
             norm=config.embeddings_norm,
             dropout=config.embeddings_rate,
         )
-        self.encoder = TransformerStack(config.stacks()["encoder"])
+        self.encoder = Stack(config.stacks()["encoder"])
         if config.pooler is not None:
             how: dict[str, Any] = {"reads": config.pooler_reads, "norm": config.pooler_norm, "bias": config.pooler_bias}
             self.pooler = Pooler(config.width, config.pooler, config.pooler_dropout, **how)

@@ -29,7 +29,7 @@ from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import RMSNorm
 from headjax.nn.operands import Mask
 from headjax.nn.outputs import VocabularyLogits, cross_entropy
-from headjax.nn.stack import TransformerStack
+from headjax.nn.stack import Stack
 from headjax.nn.state import ForwardOptions, State
 
 
@@ -210,9 +210,9 @@ class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
             dropout=config.embeddings_rate,
         )
         self.embeddings = embeddings(config.vocab_size)
-        self.encoder = TransformerStack(config.stacks()["encoder"])
+        self.encoder = Stack(config.stacks()["encoder"])
         self.decoder_embeddings = embeddings(None if config.share_tokens else config.target_tokens)
-        self.decoder = TransformerStack(config.stacks()["decoder"])
+        self.decoder = Stack(config.stacks()["decoder"])
         logits = {"tied": config.tied, "bias": config.output_bias, "scaled": config.scale_logits}
         self.output = VocabularyLogits(config.width, config.target_tokens, **logits)
         super().__init__(config, *args, **options)

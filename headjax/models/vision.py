@@ -30,7 +30,7 @@ from headjax.nn.operands import Dropout
 from headjax.nn.outputs import Pooler
 from headjax.nn.projections import into_heads
 from headjax.nn.residuals import BEFORE, ResidualKind
-from headjax.nn.stack import TransformerStack
+from headjax.nn.stack import Stack
 from headjax.nn.state import ForwardOptions, State
 
 NO_TOKENS = Vocabulary(0, 0)
@@ -155,7 +155,7 @@ class Vision(Model, config=VisionConfig):
             norm=config.norm if config.embedding_norm else None,
             dropout=config.embeddings_rate,
         )
-        self.encoder = TransformerStack(config.stacks()["encoder"])
+        self.encoder = Stack(config.stacks()["encoder"])
         if config.pooler is not None:
             self.pooler = Pooler(config.width, config.pooler)
         if config.pooled_norm:

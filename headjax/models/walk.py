@@ -20,8 +20,8 @@ from flax import nnx
 
 from headjax.core.modules import IgnoredStatic
 from headjax.models.config import HEAD_STACKS, ModelConfig
+from headjax.nn.block import Block
 from headjax.nn.compute import Compute
-from headjax.nn.layer import TransformerLayer
 from headjax.nn.state import ForwardOptions, Probe, ResidualStep, State
 
 FEED_FORWARD = "feed_forward"
@@ -43,7 +43,7 @@ class SubLayerSeen(NamedTuple):
     branch: jax.Array  # [width]
 
 
-class Block(nnx.Module):
+class WalkBlock(nnx.Module):
     """A part of the way through a model."""
 
     def __call__(self, state: State, compute: Compute = Compute()) -> State:
@@ -59,11 +59,11 @@ class Block(nnx.Module):
         return []
 
 
-class LayerBlock(Block):
+class LayerBlock(WalkBlock):
     """One layer of a stack. Layers of equal structure share programs, whatever their numbers."""
 
     def __init__(
-        self, config: ModelConfig, stack: str, layer: TransformerLayer, number: int, columns: jax.Array | None = None
+        self, config: ModelConfig, stack: str, layer: Block, number: int, columns: jax.Array | None = None
     ) -> None:
         self.config, self.stack, self.layer = config, stack, layer
         # Columns are the places of the layer's heads in the position bias; None where the config tells them.
@@ -111,7 +111,7 @@ class LayerBlock(Block):
         compute = dataclasses.replace(compute, remat="none")  # what is noted leaves no recomputation
         return self.run(state, ForwardOptions(compute=compute, probe=note, join=join)), seen
 
-    def holding(self, layer: TransformerLayer, columns: jax.Array | None = None) -> LayerBlock:
+    def holding(self, layer: Block, columns: jax.Array | None = None) -> LayerBlock:
         """Return the block with another layer; `columns` are its heads' places in the position bias, where others."""
         return LayerBlock(
             self.config, self.stack, layer, self.place.value, self.columns if columns is None else columns
@@ -131,7 +131,7 @@ class LayerBlock(Block):
         return named
 
 
-class NextStack(Block):
+class NextStack(WalkBlock):
     """The way from the last layer of an encoder to the first layer of the decoder."""
 
     def __init__(self, model: Any) -> None:

@@ -17,13 +17,13 @@ from flax import nnx
 from headjax.core.kind import Kind
 from headjax.core.modules import LayerGate, bind, fresh, stacked_module
 from headjax.core.tensors import Params
+from headjax.nn.block import Block, LayerConfig
 from headjax.nn.embeddings import RelativeBuckets, RelativePositionBias
-from headjax.nn.layer import Layer, TransformerLayer
 from headjax.nn.norms import Norm
 from headjax.nn.residuals import BEFORE
 from headjax.nn.state import ForwardOptions, State
 
-Layers = TransformerLayer | nnx.List
+Layers = Block | nnx.List
 """Layers of a group: one module of stacked weights, or a list of each layer's own module."""
 
 
@@ -33,7 +33,7 @@ class LayerGroup:
 
     start: int
     stop: int
-    layer: Layer
+    layer: LayerConfig
     shared: bool = False
 
     @functools.cached_property
@@ -46,9 +46,9 @@ class LayerGroup:
         """Number of layers."""
         return self.stop - self.start
 
-    def module(self) -> TransformerLayer:
+    def module(self) -> Block:
         """Return the module of one layer, with the weights of all layers of the group stacked in it."""
-        layer = TransformerLayer(self.layer)
+        layer = Block(self.layer)
         return layer if self.shared else stacked_module(layer, self.count)
 
     def unstack(self, params: Params) -> list[Params]:
@@ -103,7 +103,7 @@ class LayerGroup:
             reports.append(report)
         return x, reports
 
-    def each(self, layers: Layers) -> list[TransformerLayer]:
+    def each(self, layers: Layers) -> list[Block]:
         """Return the module of each layer, in the program that computes them."""
         if isinstance(layers, nnx.List):
             return list(layers)
@@ -117,10 +117,10 @@ class LayerGroup:
         )
 
 
-def _with_shared(layers: Any, own: Any) -> TransformerLayer:
+def _with_shared(layers: Any, own: Any) -> Block:
     """Return one layer, from the module of shared weights and the numbers that are this depth's own."""
     graph, *states = nnx.split(layers, LayerGate, ...)
-    layer: TransformerLayer = nnx.merge(graph, own, states[1])
+    layer: Block = nnx.merge(graph, own, states[1])
     return layer
 
 
@@ -143,14 +143,14 @@ def _split(tree: Any, count: int) -> list[Any]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Stack:
+class StackConfig:
     """Layers one after another, as their family's config gives them.
 
     If they are shared, all layers are one layer, with one set of parameters (ALBERT, Lan et al. 2020, section 3.1).
     Probes and gates distinguish the depths; a change of parameters changes every depth.
     """
 
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerConfig, ...]
     position_bias: RelativeBuckets | None = None  # bias of the self-attention's logits, for all layers
     causal: bool = False
     normed: bool = True  # whether layers that leave the stream as it is are followed by a norm
@@ -170,7 +170,7 @@ class Stack:
     def groups(self) -> tuple[LayerGroup, ...]:
         """The longest groups of consecutive layers with equal structure."""
         groups, start = [], 0
-        for layer, equal in itertools.groupby(self.layers, key=functools.cache(Layer.structure)):
+        for layer, equal in itertools.groupby(self.layers, key=functools.cache(LayerConfig.structure)):
             stop = start + len(list(equal))
             groups.append(LayerGroup(start, stop, layer, self.shared))
             start = stop
@@ -205,10 +205,10 @@ class Stack:
         """Return the parameters as one dict per layer."""
         return [layer for group in self.groups for layer in group.unstack(params[group.name])]
 
-    def modules(self, params: Params) -> list[TransformerLayer]:
+    def modules(self, params: Params) -> list[Block]:
         """Return each layer as a module with its own arrays."""
         pairs = zip(self.layers, self.unstack(params), strict=True)
-        return [bind(fresh(TransformerLayer, layer), own) for layer, own in pairs]
+        return [bind(fresh(Block, layer), own) for layer, own in pairs]
 
     def restack(self, layers: Sequence[Params], params: Params) -> Params:
         """Invert `unstack` for this stack's groups; parameters that belong to no layer are taken from `params`."""
@@ -216,10 +216,10 @@ class Stack:
         return stacked | {name: entry for name, entry in params.items() if not name.startswith("layers_")}
 
 
-class TransformerStack(nnx.Module):
-    """The module of a `Stack`. The layers of a group are one module, `layers_0_5`, of stacked weights."""
+class Stack(nnx.Module):
+    """The module of a `StackConfig`. The layers of a group are one module, `layers_0_5`, of stacked weights."""
 
-    def __init__(self, config: Stack) -> None:
+    def __init__(self, config: StackConfig) -> None:
         self.config = config
         for group in config.groups:
             setattr(self, group.name, group.module())

@@ -12,8 +12,8 @@ from headjax.core.tensors import Normal
 from headjax.heads.program import gated
 from headjax.heads.pruning import prune
 from headjax.models import EncoderConfig
+from headjax.nn.block import Block
 from headjax.nn.embeddings import Positions, few_rows
-from headjax.nn.layer import TransformerLayer
 from headjax.nn.norms import LayerNorm
 from tests import tiny
 from tests.closeness import assert_close
@@ -68,7 +68,7 @@ def test_albert_is_one_layer_at_every_depth():
     ordinary = shared.replace(config=plain, params=params)
     tensors.check(ordinary.config.tensors(), ordinary.params)
     assert_close(ordinary(PADDED).hidden, shared(PADDED).hidden, sums=tiny.SUMS)
-    layer = tensors.count(declared(TransformerLayer(stack.layers[0])))
+    layer = tensors.count(declared(Block(stack.layers[0])))
     assert ordinary.num_parameters - shared.num_parameters == 2 * layer
     assert ordinary.config.flops(10) == shared.config.flops(10)
 

@@ -10,8 +10,8 @@ from headjax.core.modules import declared
 from headjax.core.tensors import abstract, flatten
 from headjax.models import Compute, ForwardOptions, Model
 from headjax.nn import Kind, NoHeadsAttention
-from headjax.nn.layer import TransformerLayer
-from headjax.nn.stack import Stack
+from headjax.nn.block import Block
+from headjax.nn.stack import StackConfig
 from tests import tiny
 from tests.closeness import assert_trees_close, assert_trees_equal
 from tests.models.test_encoder import config as encoder_config
@@ -20,7 +20,7 @@ MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())
 MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(Kind(NoHeadsAttention)), MULTI)
 
 
-def stack_of(*layers: dict[str, Any]) -> Stack:
+def stack_of(*layers: dict[str, Any]) -> StackConfig:
     return tiny.decoder_config(*layers).stacks()["decoder"]
 
 
@@ -63,7 +63,7 @@ def test_unstack_gives_each_layers_own_slice_and_restack_is_its_inverse():
     np.testing.assert_array_equal(layers[1]["attention"]["query"], params["layers_0_1"]["attention"]["query"][1])
     np.testing.assert_array_equal(layers[2]["attention"]["mixing"], params["layers_2_2"]["attention"]["mixing"][0])
     for layer, weights in zip(stack.layers, layers, strict=True):
-        shapes = {path: tensor.shape for path, tensor in flatten(declared(TransformerLayer(layer))).items()}
+        shapes = {path: tensor.shape for path, tensor in flatten(declared(Block(layer))).items()}
         assert {path: array.shape for path, array in flatten(weights).items()} == shapes
     assert_trees_equal(stack.restack(layers, params), params)
 

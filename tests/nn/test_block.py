@@ -11,26 +11,26 @@ import pytest
 from headjax.core.modules import bind, declared, fresh
 from headjax.core.tensors import Normal, initialize
 from headjax.models import ForwardOptions
-from headjax.nn.layer import Layer, TransformerLayer
+from headjax.nn.block import Block, LayerConfig
 from headjax.nn.state import State
 from tests import tiny
 from tests.closeness import assert_close
 
 RATE, EXAMPLES = 0.4, 400
-PLAIN = Layer(width=tiny.WIDTH, attention=tiny.multi_head(), hidden=32, residual="pre_norm", depth=3)
+PLAIN = LayerConfig(width=tiny.WIDTH, attention=tiny.multi_head(), hidden=32, residual="pre_norm", depth=3)
 SKIPPING = dataclasses.replace(PLAIN, stochastic_depth=RATE)
 
 
 @pytest.fixture(scope="module")
 def params():
-    return initialize(declared(TransformerLayer(PLAIN)), jax.random.key(0), Normal(0.3))
+    return initialize(declared(Block(PLAIN)), jax.random.key(0), Normal(0.3))
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def added(layer, params, number, key):
     one = jax.random.normal(jax.random.key(1), (1, 3, tiny.WIDTH))
     x = jnp.broadcast_to(one, (EXAMPLES, *one.shape[1:]))
-    return bind(fresh(TransformerLayer, layer), params)(State(x), ForwardOptions(key=key), number)[0] - x
+    return bind(fresh(Block, layer), params)(State(x), ForwardOptions(key=key), number)[0] - x
 
 
 def output(layer, params, number, key=None):

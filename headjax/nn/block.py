@@ -28,7 +28,7 @@ CACHE = "cache"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Layer:
+class LayerConfig:
     """The sizes and options of one layer, as its family's config gives them."""
 
     width: int  # of the residual stream
@@ -78,16 +78,16 @@ class Layer:
         heads: int = sum(one.module(self.width, self.width).flops(length, length) for one in attentions)
         return heads + self.feed_forward_flops(length)
 
-    def structure(self) -> Layer:
+    def structure(self) -> LayerConfig:
         """Return the layer without its heads' original numbers; layers of equal structure form one group."""
         crossed = None if self.cross_attention is None else self.cross_attention.structure()
         return dataclasses.replace(self, attention=self.attention.structure(), cross_attention=crossed)
 
 
-class TransformerLayer(nnx.Module):
-    """The module of a `Layer`: its sub-layers, and the residual connection of each, `attention_residual` and so on."""
+class Block(nnx.Module):
+    """A Transformer layer: its sub-layers, and the residual connection of each, `attention_residual` and so on."""
 
-    def __init__(self, config: Layer) -> None:
+    def __init__(self, config: LayerConfig) -> None:
         self.config, self.slots, width = config, config.slots, config.width
         self.attention = config.attention.module(width, width)
         self.attention_residual = self._residual(normed=config.attention_norm)
