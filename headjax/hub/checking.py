@@ -51,11 +51,11 @@ def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarr
     if isinstance(config, VisionConfig):
         size = (2, config.channels, config.image_size, config.image_size)
         return {"pixel_values": generator.standard_normal(size, dtype=np.float32)}
-    tokens: int = config.vocab_size  # type: ignore[attr-defined]
+    tokens: int = config.vocab_size
     length = min(LENGTH, longest(model) or LENGTH) if length is None else length
     sizes = {"input_ids": tokens}
     if getattr(config, "segments", 0) > 1:
-        sizes["token_type_ids"] = config.segments  # type: ignore[attr-defined]
+        sizes["token_type_ids"] = config.segments
     if isinstance(config, EncoderDecoderConfig):
         sizes["decoder_input_ids"] = config.target_tokens
     mask = np.ones((2, length), np.int32)

@@ -287,7 +287,7 @@ def without_pipeline(model: Model) -> Model:
     """Return the model without what files of sentence-transformers hold: vectors and what becomes of scores."""
     task = getattr(model.config, "task", None)
     if isinstance(task, _SCORED):
-        config = dataclasses.replace(model.config, task=plain_scores(task))  # type: ignore[call-arg]
+        config = dataclasses.replace(model.config, task=plain_scores(task))
         return model if config == model.config else model.replace(config=config)
     if not isinstance(task, SentenceSimilarity):
         return model
@@ -295,7 +295,7 @@ def without_pipeline(model: Model) -> Model:
         known = ", ".join(map(str, _PHI.values()))
         raise InexpressibleError(f"task.dense: at most {len(DENSE)} maps are written, with activations {known}")
     plain = None if isinstance(model.config, DecoderConfig) else NoTask()  # with logits of its embeddings
-    config = dataclasses.replace(model.config, task=plain)  # type: ignore[call-arg]
+    config = dataclasses.replace(model.config, task=plain)
     return model.replace(config=config, params={**model.params, "output": {}})
 
 

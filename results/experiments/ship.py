@@ -63,7 +63,7 @@ def ship(workdir: str | Path, folder: Path = DEMO) -> None:
 
 def card(model: Model, config: Mapping[str, Any], weights: Path) -> str:
     """Return the model card of a shipped model that a run of this config trained."""
-    length = model.config.max_length  # type: ignore[attr-defined]
+    length = model.config.max_length
     data = DataConfig(task="python_code", length=length).load(model.tokenizer)
     loss = evaluate(model, evaluation_batches(data.validation, 8))["loss"]
     info = data.info
