@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
+import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
 from headjax.core.errors import HeadjaxError
-from headjax.storage.files import first_line, shown
+from headjax.storage.files import shown
 
 NO_MEMORY = "out of memory; a smaller batch size, length or model needs less, and headjax plan says how much"
 
@@ -50,22 +53,30 @@ def writing(path: Path) -> Iterator[None]:
     except Exception as error:
         line = in_one_line(error, path)
         if line is None and (str(path).startswith("gs://") or isinstance(error, _OF_WRITERS)):
-            line = f"{path}: cannot be written ({first_line(error)})"
+            line = f"{path}: cannot be written ({_reason(error)})"
         if line is None or isinstance(error, MemoryError):
             raise
         raise HeadjaxError(line if ": " in line else f"{path}: {line}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the end of the first line of a library's error: what comes before are its own steps and long paths."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rpartition(": ")[2][:200]
 
 
 @contextlib.contextmanager
 def told_once() -> Iterator[None]:
     """Keep libraries from logging a failed write, with tracebacks, beside the error that they raise.
 
-    Of several writes that fail together, asyncio logs all but the first, Orbax logs the whole attempt, and Python warns
-    of those that had not begun.
+    Of several writes that fail together, asyncio logs all but the first, Orbax logs the whole attempt, TensorStore's
+    threads report that nobody waits for the others, and Python warns of those that had not begun.
     """
     before = {name: logging.getLogger(name).level for name in ("asyncio", "absl", "gcsfs")}
     for name in before:
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    if not isinstance(sys.unraisablehook, functools.partial):
+        sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
@@ -73,6 +84,12 @@ def told_once() -> Iterator[None]:
     finally:
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
+
+
+def _unraisable(tell: Callable[[Any], object], error: Any) -> None:
+    """Tell an error that nobody can catch, but those of a future whose event loop is closed."""
+    if str(error.exc_value) != "Event loop is closed":
+        tell(error)
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
