@@ -22,6 +22,7 @@ import headjax
 from headjax.evaluation.paired import RESAMPLES, paired_test
 from headjax.evaluation.task import Evaluation, measure_task
 from headjax.heads.agreement import agreement_kind, agreements
+from headjax.heads.discovery import find_sites
 from headjax.heads.ordering import Order, amount_of, requested_count
 from headjax.heads.orders import OrderConfig
 from headjax.models.config import Batch
@@ -98,7 +99,7 @@ class Removal(NamedTuple):
 
 def removals(model: Model, batches: Sequence[Batch], by: str, shares: Sequence[str], seed: int) -> Iterator[Removal]:
     """Yield the removals of an order, which is made once for all shares, or of a choice for each."""
-    start, counts = time.process_time(), [requested_count(model.config, share) for share in shares]
+    start, counts = time.process_time(), [requested_count(find_sites(model), share) for share in shares]
     order: Order = ()
     if by in ORDERS:
         order = ORDERS[by](model, batches, max(counts))

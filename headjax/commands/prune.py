@@ -27,7 +27,6 @@ from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.heads.ordering import Order, Steps
-    from headjax.models.config import ModelConfig
     from headjax.models.model import Model
 
 OrderName = Literal[
@@ -93,7 +92,7 @@ def run(options: Options, progress: Progress) -> Found:
 
     _check(options)
     model, examples = open_model_and_examples_if_any(options)
-    likely = _likely(model.config, options)
+    likely = _likely(model, options)
     if options.reconstruct and examples is not None:
         left = len(all_heads(model.config)) - len(likely)
         require(left > 0, "--remove", "all heads go, and no output projection is left to reconstruct")
@@ -133,30 +132,40 @@ def _check(options: Options) -> None:
         raise HeadjaxError(f"--task: needed to {needed}")
 
 
-def _likely(config: ModelConfig, options: Options) -> Order:
+def _likely(model: Model, options: Options) -> Order:
     """Return as many heads as will be removed, drawn at random; a number that cannot be met is an error already."""
+    from headjax.heads.discovery import find_sites
     from headjax.heads.head_id import all_heads, require_stack
-    from headjax.heads.ordering import explicit_heads, requested_count
+    from headjax.heads.ordering import requested_count
 
     if options.named:
-        return explicit_heads(config, options.remove)
+        return _named(model, options)
     for stack in options.stacks:
-        require_stack(config, stack, "--stacks")
-    heads = all_heads(config, options.stacks or None)
+        require_stack(model.config, stack, "--stacks")
+    heads = all_heads(model.config, options.stacks or None)
     order = tuple(random.Random(0).sample(heads, len(heads)))
-    return _fitting(_ways(config, order, options), requested_count(config, options.remove), options)[0]
+    return _fitting(_ways(model, order, options), requested_count(find_sites(model), options.remove), options)[0]
+
+
+def _named(model: Model, options: Options) -> Order:
+    """Return the heads that are named one by one, separated by commas."""
+    from headjax.heads.discovery import find_sites
+    from headjax.heads.site import require_heads
+
+    return require_heads(find_sites(model), [text.strip() for text in options.remove.split(",")])
 
 
 def _chosen(
     model: Model, examples: Examples | None, options: Options, progress: Progress
 ) -> tuple[Order, Sequence[str]]:
     """Return the heads to remove, and why they are fewer than a percentage asks for."""
-    from headjax.heads.ordering import amount_of, explicit_heads, requested_count
+    from headjax.heads.discovery import find_sites
+    from headjax.heads.ordering import amount_of, requested_count
     from headjax.heads.orders import OrderConfig, order_heads, units
 
     if options.named:
-        return explicit_heads(model.config, options.remove), ()
-    count = requested_count(model.config, options.remove)
+        return _named(model, options), ()
+    count = requested_count(find_sites(model), options.remove)
     batches = []
     if examples is not None and options.by != "random":
         batches = examples.calibrating(options.seed) if options.by == "reconstruction" else examples.scoring()
@@ -165,16 +174,18 @@ def _chosen(
     fitted = model if examples is None else examples.selection.fit(model)
     with progress(f"ordering by {options.by}", *units(config, len(batches))) as bar:
         order = order_heads(fitted, batches, config, count=count, progress=bar)
-    return _fitting(_ways(model.config, order, options), count, options)
+    return _fitting(_ways(model, order, options), count, options)
 
 
-def _ways(config: ModelConfig, order: Order, options: Options) -> list[Steps]:
+def _ways(model: Model, order: Order, options: Options) -> list[Steps]:
     """Return the removals that an order makes: heads, of a percentage whole groups; or one of these of every layer."""
+    from headjax.heads.discovery import find_sites
     from headjax.heads.ordering import amount_of, group_removals, removals, uniform_steps
 
+    sites = find_sites(model)
     if options.uniform:
-        return [uniform_steps(config, order, whole_groups=whole) for whole in (False, True)]
-    return [group_removals(config, order) if amount_of(options.remove).relative else removals(config, order)]
+        return [uniform_steps(sites, model.config, order, whole_groups=whole) for whole in (False, True)]
+    return [group_removals(sites, order) if amount_of(options.remove).relative else removals(sites, order)]
 
 
 def _fitting(ways: Sequence[Steps], count: int, options: Options) -> tuple[Order, Sequence[str]]:

@@ -119,7 +119,7 @@ def run(options: Options, progress: Progress) -> Found:
         nothing: dict[str, Any] = {"layers": (), "budget": {}, "predicted": {}, "measured": {}, "frontier": ()}
         nothing["metric"] = examples.evaluation.headline
         return Found(**own, **nothing, exports=exports, story=None, **examples.described(selection=False))
-    exports = planned_exports(options, model, _smaller(model.config, options))
+    exports = planned_exports(options, model, _smaller(model, options))
     session = _open(model, examples, options, "latency" in budgets, progress)
     table, uniform = session.table, session.uniform
     limits = {
@@ -155,15 +155,18 @@ def run(options: Options, progress: Progress) -> Found:
     return dataclasses.replace(result, report=str(write_story(result, story, options.report)))
 
 
-def _smaller(config: ModelConfig, options: Options) -> ModelConfig:
+def _smaller(model: Model, options: Options) -> ModelConfig:
     """Return a form that a shrunk architecture may have: fewer heads in one layer, or in all of them."""
+    from headjax.heads.discovery import find_sites
     from headjax.heads.head_id import all_heads
     from headjax.heads.ordering import group_removals, uniform_steps
     from headjax.heads.pruning import prune
     from headjax.heads.surgery import config_after
 
-    order = all_heads(config)
-    steps = uniform_steps(config, order, whole_groups=True) if options.uniform else group_removals(config, order)
+    config, sites, order = model.config, find_sites(model), all_heads(model.config)
+    steps = group_removals(sites, order)
+    if options.uniform:
+        steps = uniform_steps(sites, config, order, whole_groups=True)
     if options.native or not steps:
         return config
     return config_after(config, lambda model: prune(model, steps[0]))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from headjax.core.fields import Checked
+from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import all_heads
 from headjax.heads.ordering import Order, fitting, removals
 from headjax.heads.orders import LEARNED, OrderConfig, order_heads
@@ -82,7 +83,7 @@ def curve(
     order = _orders(model, batches, dataclasses.replace(config.order, seed=seed))
     for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
         heads = order(count)
-        removed, _ = fitting(removals(model.config, heads), count)
+        removed, _ = fitting(removals(find_sites(model), heads), count)
         repaired = _reconstructed(model, batches, removed) if config.reconstruct and count < total else model
         judged = judge(gated(repaired, dict.fromkeys(removed, 0.0)))
         yield CurvePoint(percentage / 100.0, len(removed), seed, *judged, tuple(removed))

@@ -14,8 +14,8 @@ import numpy as np
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Amount, read_amount
 from headjax.heads.ablation import Ablation
-from headjax.heads.head_id import HeadId, Values, all_heads, named_heads, position
-from headjax.heads.site import Sites
+from headjax.heads.head_id import HeadId, Values
+from headjax.heads.site import Sites, find_heads, require_heads
 from headjax.models.config import ModelConfig
 
 Order = tuple[HeadId, ...]
@@ -90,17 +90,9 @@ def say_fewer(went: int, count: int, left: Steps, none: str) -> None:
         warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=5)
 
 
-def explicit_heads(config: ModelConfig, request: str) -> Order:
-    """Return the heads that a request names one by one, separated by commas."""
-    heads = tuple(HeadId.parse(text.strip()) for text in request.split(","))
-    for head in heads:
-        position(config, head)
-    return heads
-
-
-def requested_count(config: ModelConfig, request: str) -> int:
+def requested_count(sites: Sites, request: str) -> int:
     """Return the number of heads that `12` or `40%` means; a percentage is of all heads, rounded down."""
-    total = len(all_heads(config))
+    total = len(find_heads(sites))
     count = counted(amount_of(request).of(total))
     if count > total:
         raise HeadjaxError(f"remove: {request} asks for {count} heads, the model has {total}")
@@ -121,56 +113,49 @@ Place = tuple[str, int]
 """A head stack and a layer in it."""
 
 
-def grouped_heads(config: ModelConfig | Sites) -> Iterator[tuple[HeadId, int, tuple[Any, ...]]]:
-    """Yield heads by stack, layer and position, with their KV heads and names that heads of shared parameters share."""
-    if isinstance(config, tuple):
-        for site in config:
-            for number, head in enumerate(site.head_ids()):
-                home = (site.path, 0 if site.tied else number // site.heads)
-                yield head, int(site.groups[number % site.heads]), home
-        return
-    for own in config.sites():
-        for number, group in zip(own.attention.ids, own.attention.groups, strict=True):
-            yield HeadId(own.head_stack, own.layer, number), group, (own.head_stack, own.tied[0])
+def grouped_heads(sites: Sites) -> Iterator[tuple[HeadId, int, tuple[str, int]]]:
+    """Yield heads by layer and position, with their KV heads and names that layers of shared parameters share."""
+    for site in sites:
+        for number, head in enumerate(site.head_ids()):
+            home = (site.path, 0 if site.tied else number // site.heads)
+            yield head, int(site.groups[number % site.heads]), home
 
 
-def key_value_groups(config: ModelConfig | Sites, stacks: Collection[str] | None = None) -> Steps:
-    """Return the heads of each KV head, by stack, layer and position."""
+def key_value_groups(sites: Sites, stacks: Collection[str] | None = None) -> Steps:
+    """Return the heads of each KV head, by layer and position."""
     groups: dict[tuple[str, int, int], list[HeadId]] = {}
-    for head, group, _ in grouped_heads(config):
+    for head, group, _ in grouped_heads(sites):
         if stacks is None or head.stack in stacks:
             groups.setdefault((head.stack, head.layer, group), []).append(head)
     return tuple(map(tuple, groups.values()))
 
 
-def by_groups(config: ModelConfig | Sites, values: Values) -> Order:
+def by_groups(sites: Sites, values: Values) -> Order:
     """Return the order of whole groups by the sum of their heads' scores, the least first, ties by name."""
-    groups = (tuple(head for head in group if head in values) for group in key_value_groups(config))
+    groups = (tuple(head for head in group if head in values) for group in key_value_groups(sites))
     return flat(sorted(groups, key=lambda group: (sum(values[head] for head in group), group)))
 
 
-def group_removals(config: ModelConfig, order: Iterable[HeadId]) -> Steps:
+def group_removals(sites: Sites, order: Iterable[HeadId]) -> Steps:
     """Return removals of whole groups, those with the least mean place in the order first."""
     rank = {head: place for place, head in enumerate(order)}
-    groups = (tuple(head for head in group if head in rank) for group in key_value_groups(config))
+    groups = (tuple(head for head in group if head in rank) for group in key_value_groups(sites))
     ranked = sorted(filter(None, groups), key=lambda group: fmean(rank[head] for head in group))
-    return removals(config, flat(ranked), whole_groups=True)
+    return removals(sites, flat(ranked), whole_groups=True)
 
 
-def part(config: ModelConfig, order: Iterable[HeadId | str], share: float) -> Order:
+def part(sites: Sites, order: Iterable[HeadId | str], share: float) -> Order:
     """Return the heads of an order that make up a share of all: whole groups, as many as fit."""
-    named = dict.fromkeys(named_heads(order))
-    for head in named:
-        position(config, head)
-    count = shared(share, len(all_heads(config)))
-    gone, left = fitting(group_removals(config, named), count)
+    named = dict.fromkeys(require_heads(sites, order))
+    count = shared(share, len(find_heads(sites)))
+    gone, left = fitting(group_removals(sites, named), count)
     say_fewer(len(gone), count, left, "the order names no others")
     return gone
 
 
-def removals(config: ModelConfig | Sites, order: Order, *, whole_groups: bool = False) -> Steps:
+def removals(sites: Sites, order: Order, *, whole_groups: bool = False) -> Steps:
     """Return an order as removals of heads or whole groups, with those of shared layers at the mean of their places."""
-    homes = {head: (*home, group if whole_groups else head.head) for head, group, home in grouped_heads(config)}
+    homes = {head: (*home, group if whole_groups else head.head) for head, group, home in grouped_heads(sites)}
     found: dict[Any, list[HeadId]] = {}
     places: dict[Any, dict[int, int]] = {}
     for place, head in enumerate(order):
@@ -179,7 +164,7 @@ def removals(config: ModelConfig | Sites, order: Order, *, whole_groups: bool = 
     return tuple(tuple(found[home]) for home in sorted(found, key=lambda home: fmean(places[home].values())))
 
 
-def uniform_steps(config: ModelConfig, order: Order, *, whole_groups: bool = False) -> Steps:
+def uniform_steps(sites: Sites, config: ModelConfig, order: Order, *, whole_groups: bool = False) -> Steps:
     """Return removals after each of which all layers have equal numbers of heads and of KV heads.
 
     A step takes one head of every group of every layer, or one whole group of every layer, the first ones in the order.
@@ -191,7 +176,7 @@ def uniform_steps(config: ModelConfig, order: Order, *, whole_groups: bool = Fal
         for stack in dict.fromkeys(head.stack for head in order)
         for layer in range(len(config.attentions()[stack]))
     }
-    for group in key_value_groups(config):
+    for group in key_value_groups(sites):
         left = tuple(head for head in group if head in rank)
         if left:
             layers[left[0].stack, left[0].layer].append(left)

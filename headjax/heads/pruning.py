@@ -12,6 +12,7 @@ from flax import nnx
 
 from headjax.core import history
 from headjax.heads import module_pruning, ordering
+from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId, named_heads, tied_heads
 from headjax.heads.ordering import Order
 from headjax.heads.surgery import LayerModule, map_attention, regroups
@@ -76,7 +77,7 @@ def prune(model: M, heads: Iterable[HeadId | str], *, share: float | None = None
 def part_of(model: Any, order: Iterable[HeadId | str], share: float) -> Order:
     """Return the heads of an order that make up a share of all, in numbers that the model can hold."""
     if regroups(model):
-        return ordering.part(model.config, order, share)
+        return ordering.part(find_sites(model), order, share)
     return module_pruning.part(model, order, share)
 
 

@@ -23,6 +23,12 @@ from tests.models.test_encoder_decoder import translation
 
 CONFIG = tiny.decoder_config(tiny.layer(tiny.multi_head(3)), tiny.layer(tiny.multi_head(2)))
 HEADS = all_heads(CONFIG)
+
+
+def sites(config):
+    return headjax.attention_sites(tiny.model(config))
+
+
 VALUES = dict(zip(HEADS, (0.5, 0.1, 0.3, 0.1, 0.9), strict=True))
 
 
@@ -52,10 +58,10 @@ def test_oracle_order_removes_first_what_costs_least():
 
 def test_selection_by_count_percentage_and_name():
     counts = {"2": 2, "40%": 2, "59.9%": 2, "100%": 5, "0": 0}
-    assert {request: ordering.requested_count(CONFIG, request) for request in counts} == counts
-    named = (HeadId("decoder", 1, 0), HeadId("decoder", 0, 2))
-    assert ordering.explicit_heads(CONFIG, "decoder/1/0, decoder/0/2") == named
-    assert ordering.requested_count(tiny.decoder_config(*[tiny.layer(tiny.multi_head(10))] * 100), "28.7%") == 287
+    found = sites(CONFIG)
+    assert {request: ordering.requested_count(found, request) for request in counts} == counts
+    many = sites(tiny.decoder_config(*[tiny.layer(tiny.multi_head(10))] * 100))
+    assert ordering.requested_count(many, "28.7%") == 287
 
 
 @pytest.mark.whole
@@ -95,7 +101,7 @@ def test_orders_name_every_head_once_keep_groups_together_and_tell_their_progres
 
 def test_groups_cost_together(sharing, batches):
     """Ablation of a group is not the sum over its heads."""
-    groups = ordering.key_value_groups(sharing.config)
+    groups = ordering.key_value_groups(headjax.attention_sites(sharing))
     ablated = headjax.ablate(sharing, batches, "group", heads=[group[0] for group in groups])
     effects = ablated.effects()
     for group in groups:
@@ -124,8 +130,8 @@ ORDER = heads("1/3", "0/1", "1/0", "0/3", "0/2", "1/1", "1/2", "0/0")
 
 
 def test_groups_are_the_heads_of_one_key():
-    assert ordering.key_value_groups(GROUPED)[1] == heads("0/2", "0/3")
-    uneven = tiny.decoder_config(tiny.layer(), grouped(3, 2, kv_index=(0, 1, 0)))
+    assert ordering.key_value_groups(sites(GROUPED))[1] == heads("0/2", "0/3")
+    uneven = sites(tiny.decoder_config(tiny.layer(), grouped(3, 2, kv_index=(0, 1, 0))))
     assert [len(group) for group in ordering.key_value_groups(uneven)] == [1, 1, 1, 1, 2, 1]
     assert ordering.key_value_groups(uneven, ["cross"]) == ()
     inside = Kind(CompressedAttention, inner=tiny.grouped(4, 2, 4), rank=4)
@@ -133,46 +139,52 @@ def test_groups_are_the_heads_of_one_key():
 
 
 def test_groups_are_ordered_by_their_sum():
+    found = sites(GROUPED)
     values = dict(zip(all_heads(GROUPED), [1.0, 5.0, 2.0, 2.0, 0.0, 9.0, 3.0, 0.5], strict=True))
-    assert ordering.removals(GROUPED, ordering.by_groups(GROUPED, values), whole_groups=True) == (
+    assert ordering.removals(found, ordering.by_groups(found, values), whole_groups=True) == (
         heads("1/2", "1/3"),
         heads("0/2", "0/3"),
         heads("0/0", "0/1"),
         heads("1/0", "1/1"),
     )
-    assert ordering.removals(GROUPED, ORDER, whole_groups=True)[0] == heads("1/3", "1/2")
+    assert ordering.removals(found, ORDER, whole_groups=True)[0] == heads("1/3", "1/2")
 
 
 def test_a_share_is_whole_groups_by_the_places_of_their_heads():
-    assert ordering.part(GROUPED, ORDER, 0.25) == heads("1/2", "1/3")
-    assert ordering.part(GROUPED, map(str, ORDER), 0.5) == heads("1/2", "1/3", "0/2", "0/3")
+    model = tiny.model(GROUPED)
+
+    def removed(order, share):
+        return set(all_heads(GROUPED)) - set(all_heads(prune(model, order, share=share).config))
+
+    assert removed(ORDER, 0.25) == set(heads("1/2", "1/3"))
+    assert removed(map(str, ORDER), 0.5) == set(heads("1/2", "1/3", "0/2", "0/3"))
     with pytest.warns(UserWarning, match=r"^share: 2 heads go, not 3: .* 2 heads, since KV groups .*decoder/"):
-        ordering.part(GROUPED, ORDER, 0.4)
+        prune(model, ORDER, share=0.4)
     with pytest.warns(UserWarning, match=r"^share: 2 heads go, not 8: the order names no others"):
-        ordering.part(GROUPED, ORDER[:2], 1.0)
+        prune(model, ORDER[:2], share=1.0)
     with pytest.raises(HeadjaxError, match="share: must be from 0 to 1"):
-        ordering.part(GROUPED, ORDER, 25)
+        prune(model, ORDER, share=25)
 
 
 def test_layers_that_share_their_parameters_lose_a_head_together():
     """By the mean of its places, one for each layer; of a whole group the first place in a layer counts."""
-    config = encoder("albert", num_layers=2, **grouped())
+    tied = sites(encoder("albert", num_layers=2, **grouped()))
     order = tuple(dataclasses.replace(head, stack="encoder") for head in ORDER)
-    steps, whole = ordering.removals(config, order), ordering.removals(config, order, whole_groups=True)
+    steps, whole = ordering.removals(tied, order), ordering.removals(tied, order, whole_groups=True)
     assert steps == in_encoder(["1/3", "0/3"], ["0/1", "1/1"], ["1/0", "0/0"], ["0/2", "1/2"])
     assert whole == in_encoder(["1/3", "0/3", "0/2", "1/2"], ["0/1", "1/0", "1/1", "0/0"])
-    assert ordering.removals(GROUPED, ORDER) == tuple((head,) for head in ORDER)
+    assert ordering.removals(sites(GROUPED), ORDER) == tuple((head,) for head in ORDER)
 
 
 def test_one_head_of_every_group_of_every_layer():
-    assert ordering.uniform_steps(GROUPED, ORDER) == (heads("0/1", "0/3", "1/0", "1/3"),)
-    left = prune(tiny.model(GROUPED), ordering.uniform_steps(GROUPED, ORDER)[0]).config
+    assert ordering.uniform_steps(sites(GROUPED), GROUPED, ORDER) == (heads("0/1", "0/3", "1/0", "1/3"),)
+    left = prune(tiny.model(GROUPED), ordering.uniform_steps(sites(GROUPED), GROUPED, ORDER)[0]).config
     layers = [attention.replace(head_ids=None) for attention in left.attention]
     assert layers == [Kind(GroupedAttention, num_heads=2, kv_heads=2, head_dim=4)] * 2
 
 
 def test_one_group_of_every_layer():
-    (step,) = ordering.uniform_steps(GROUPED, ORDER, whole_groups=True)
+    (step,) = ordering.uniform_steps(sites(GROUPED), GROUPED, ORDER, whole_groups=True)
     assert set(step) == set(heads("0/2", "0/3", "1/2", "1/3"))
     model = prune(tiny.model(GROUPED), step)
     for attention in model.config.attention:
@@ -183,8 +195,8 @@ def test_one_group_of_every_layer():
 def test_heads_with_their_own_keys_go_one_by_one_and_one_stays():
     config = tiny.decoder_config()
     order = all_heads(config)[::-1]
-    steps = ordering.uniform_steps(config, order)
-    assert steps == ordering.uniform_steps(config, order, whole_groups=True)
+    steps = ordering.uniform_steps(sites(config), config, order)
+    assert steps == ordering.uniform_steps(sites(config), config, order, whole_groups=True)
     assert ordering.ends(steps) == (0, 2, 4, 6)
     assert ordering.flat(steps)[:2] == heads("0/3", "1/3")
 
@@ -195,7 +207,7 @@ def test_layers_that_share_a_position_bias_lose_the_same_heads():
         HeadId("encoder", 1, 3 - head.head) if head.stack == "encoder" and head.layer else head
         for head in all_heads(config, ["encoder"])
     )
-    first, *_ = ordering.uniform_steps(config, order)
+    first, *_ = ordering.uniform_steps(sites(config), config, order)
     assert len({head.head for head in first}) == 1
-    apart, *_ = ordering.uniform_steps(dataclasses.replace(config, position_bias=None), order)
+    apart, *_ = ordering.uniform_steps(sites(config), dataclasses.replace(config, position_bias=None), order)
     assert [str(head) for head in apart] == ["encoder/0/0", "encoder/1/3"]

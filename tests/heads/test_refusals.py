@@ -11,7 +11,7 @@ from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads.ablation import Ablation, ablate
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates
-from headjax.heads.ordering import explicit_heads, requested_count, uniform_steps
+from headjax.heads.ordering import requested_count, uniform_steps
 from headjax.heads.orders import OrderConfig, order_heads
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
@@ -50,7 +50,7 @@ def grouped(num_heads: int = 4, kv_heads: int = 2, **fields):
 
 def uniform(*layers):
     config = tiny.decoder_config(*layers)
-    return uniform_steps(config, all_heads(config))
+    return uniform_steps(headjax.attention_sites(tiny.model(config)), config, all_heads(config))
 
 
 def nan(*path: str):
@@ -103,9 +103,9 @@ REFUSED = {
         (lambda: headjax.replace_attention(FLAX, lambda layer: None), "to: .* returned NoneType"),
         (lambda: SCORES.score("importanse"), "'importanse'"),
         (lambda: order_heads(MODEL, [BATCH], OrderConfig(by="random", stacks=("cross",))), "no head stack 'cross'"),
-        (lambda: requested_count(CONFIG, "7"), "asks for 7 heads, the model has 6"),
-        (lambda: requested_count(CONFIG, "some"), "'some' is no number"),
-        (lambda: explicit_heads(CONFIG, "decoder/1"), "expected stack/layer/head"),
+        (lambda: requested_count(headjax.attention_sites(MODEL), "7"), "asks for 7 heads, the model has 6"),
+        (lambda: requested_count(headjax.attention_sites(MODEL), "some"), "'some' is no number"),
+        (lambda: prune(MODEL, ["decoder/1"]), "expected stack/layer/head"),
         (lambda: prune(MODEL, ["decoder/1/1"]), "layer 1 of decoder has heads 0, 3"),
         (lambda: prune(MODEL, ["decoder/3/0"]), "head decoder/3/0: decoder has 3 layers"),
         (lambda: prune(MODEL, ["decoder/0/0", "encoder/0/0"]), "the model has no head stack 'encoder'"),
