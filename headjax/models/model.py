@@ -231,14 +231,20 @@ class Model(nnx.Module):
 
     def replace(self, **changes: Any) -> Model:
         """Return a model of the same arrays with another `config`, `params`, `history`, `tokenizer` or `files`."""
-        fields = {"config": self.config, "history": self.history, "tokenizer": self.tokenizer, "files": self.files}
-        fields |= changes
-        stacks = self.config.stacks()
-        same = "params" not in changes and fields["config"].stacks() == stacks
-        own = {name: arrays(part) for name, part in weights_of(self).items() if name not in stacks}
-        model = Model(**{"params": own if same else self.params} | fields)
-        for name, part in weights_of(self).items() if same else ():
-            if name in stacks:  # as they are, with whatever has been put into them
+        about = {name: changes.pop(name, value) for name, value in self.beside.value.items()}
+        if not changes:
+            model: Model = own_copy(self)
+            model.beside = IgnoredStatic(about)
+            return model
+        config, stacks = changes.get("config", self.config), self.config.stacks()
+        if "params" in changes or config.stacks() != stacks:
+            model = Model(config, changes.get("params", self.params), **about)
+        else:
+            own = {name: part for name, part in weights_of(self).items() if name in stacks}
+            model = Model(
+                config, {name: arrays(part) for name, part in weights_of(self).items() if name not in own}, **about
+            )
+            for name, part in own.items():  # as they are, with whatever has been put into them
                 setattr(model, name, own_copy(part))
         model.deterministic = self.deterministic
         return model
