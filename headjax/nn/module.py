@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -50,37 +51,36 @@ def formulation(name: str) -> Callable[[type[M]], type[M]]:
     The keyword-only parameters of its `__init__`, which declares the weights, are the formulation's options. They are
     compared with their types and bounds before, and the weights are drawn, or hold the arrays of `params`, after it.
     """
+    return serialize.kind(name)
 
-    def register(cls: type[M]) -> type[M]:
-        declare: Callable[..., None] = cls.__init__
 
-        @functools.wraps(declare)
-        def __init__(
-            self: M,
-            width: int,
-            memory_width: int | None = None,
-            *,
-            kind: Kind | None = None,
-            rngs: nnx.Rngs | None = None,
-            params: Params | None = None,
-            **given: Any,
-        ) -> None:
-            if "kind" in vars(self):  # the `__init__` of a subclass calls that of its base
-                declare(self, width, memory_width, **given)
-                return
-            setting = {name: given.pop(name) for name in Setting._fields if name in given}
-            if kind is None:
-                kind = Kind(type(self), **_with_sizes(type(self), width, given))
-                if rngs is None and params is None:
-                    raise HeadjaxError("rngs: needed to draw the parameters, as in rngs=nnx.Rngs(0)")
-            self.kind = kind
-            declare(self, width, memory_width, **kind.options, **setting)
-            self.fill(rngs, params)
+class AttentionMeta(type(nnx.Module)):  # type: ignore[misc]
+    """The calls of the classes of attention modules: options, then `__init__`, then the weights."""
 
-        cls.__init__ = __init__  # type: ignore[assignment, method-assign]
-        return serialize.kind(name)(cls)
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        parameters = inspect.signature(cls.__init__).parameters
+        return inspect.Signature([*parameters.values()][1:])
 
-    return register
+    def __call__(
+        cls,
+        width: int,
+        memory_width: int | None = None,
+        *,
+        kind: Kind | None = None,
+        rngs: nnx.Rngs | None = None,
+        params: Params | None = None,
+        **given: Any,
+    ) -> Any:
+        """Return a module of the options that are given, or of those of a `Kind`, whose weights stay declared."""
+        setting = {name: given.pop(name) for name in Setting._fields if name in given}
+        if kind is None:
+            kind = Kind(cls, **_with_sizes(cls, width, given))
+            if rngs is None and params is None:
+                raise HeadjaxError("rngs: needed to draw the parameters, as in rngs=nnx.Rngs(0)")
+        module = super().__call__(width, memory_width, kind=kind, **kind.options, **setting)
+        module.fill(rngs, params)
+        return module
 
 
 def _with_sizes(cls: type, width: int, given: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class AttentionResult(NamedTuple):
     cache: AttentionCache | None  # with the keys and values of x in it; None without one
 
 
-class AttentionModule(nnx.Module, abc.ABC):
+class AttentionModule(nnx.Module, metaclass=AttentionMeta):
     """Base of the attention modules, each of one formulation, whose class has the formula and explains the options.
 
     Weights are attributes (`query`, `key`, `value`, `output`, `query_bias`, ...); one that the formulation goes without
@@ -125,8 +125,8 @@ class AttentionModule(nnx.Module, abc.ABC):
     deterministic: bool
     output: Any
 
-    def __init__(self, width: int, memory_width: int | None = None, **setting: Any) -> None:
-        given = Setting(**setting)
+    def __init__(self, width: int, memory_width: int | None = None, *, kind: Kind, **setting: Any) -> None:
+        self.kind, given = kind, Setting(**setting)
         if not 0.0 <= given.dropout_rate < 1.0:
             raise ConfigError(f"dropout_rate: must be at least 0 and below 1, got {given.dropout_rate}")
         self.width = width
