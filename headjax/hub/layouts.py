@@ -167,7 +167,7 @@ def _renumber(model: Model) -> Model:
             table = jnp.take(params[name]["position_bias"]["table"], columns, axis=1)
             params[name] = params[name] | {"position_bias": {"table": table}}
             bias = dataclasses.replace(stack.position_bias, num_heads=len(columns))
-            biases[f"{config.STACKS[name]}position_bias"] = bias
+            biases[config.STACKS[name]["position_bias"]] = bias
     layers = {name: [layer.structure() for layer in stack.layers] for name, stack in config.stacks().items()}
     renumbered = dataclasses.replace(config.with_layers(layers), **biases)
     return model.replace(config=renumbered, params=params)

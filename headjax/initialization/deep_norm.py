@@ -49,7 +49,7 @@ class DeepNorm(Initialization):
     def configure(self, config: ModelConfig) -> ModelConfig:
         require_post_norm(config, "DeepNorm is an initialisation")
         alphas: dict[str, Any] = {
-            f"{config.STACKS[name]}alpha": scales.alpha for name, scales in deep_norm_scales(config).items()
+            config.STACKS[name]["alpha"]: scales.alpha for name, scales in deep_norm_scales(config).items()
         }
         return dataclasses.replace(config, residual="constant_post_norm", **alphas)
 

@@ -123,6 +123,10 @@ class Loss(NamedTuple):
         return self.total.sum() / jax.numpy.maximum(self.weight.sum(), 1.0)
 
 
+STACK_FIELDS = {"num_layers": "num_layers", "attention": "attention", "hidden": "hidden", "alpha": "alpha"}
+"""Fields of a family's only stack, or of its first one."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Checked, abc.ABC):
     """Base of the families' configs, one flat dataclass each.
@@ -160,8 +164,8 @@ class ModelConfig(Checked, abc.ABC):
     model_class: ClassVar[Any] = None
     """The family's class of models, which names its class of configs: `class Decoder(Model, config=DecoderConfig)`."""
 
-    STACKS: ClassVar[Mapping[str, str]] = {}
-    """The stacks by name, each with what the names of its own fields begin with."""
+    STACKS: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """The stacks by name, each with the fields that describe it, by their names in `LayerConfig` and `StackConfig`."""
 
     width: Size
     num_layers: Listed
@@ -181,7 +185,7 @@ class ModelConfig(Checked, abc.ABC):
     initializer: Initializer = Normal(0.02)
 
     def __post_init__(self) -> None:
-        for fields in self._layer_fields.values():
+        for fields in self.STACKS.values():
             count = getattr(self, fields["num_layers"])
             for name in (fields[name] for name in BY_LAYER if name in fields):
                 value = getattr(self, name)
@@ -189,7 +193,7 @@ class ModelConfig(Checked, abc.ABC):
                 if not isinstance(value, tuple) and isinstance(count, int) and 0 < count <= LISTED_MAX:
                     object.__setattr__(self, name, (value,) * count)
         super().__post_init__()
-        for fields in self._layer_fields.values():
+        for fields in self.STACKS.values():
             count = getattr(self, fields["num_layers"])
             for name in (fields[name] for name in BY_LAYER if name in fields):
                 given = len(getattr(self, name))
@@ -210,20 +214,6 @@ class ModelConfig(Checked, abc.ABC):
         """Rate of dropout on the embeddings."""
         return self.dropout if self.embedding_dropout is None else self.embedding_dropout
 
-    @property
-    def _layer_fields(self) -> dict[str, dict[str, str]]:
-        """The names of our fields that describe a stack, by those that they have in `LayerConfig` and `StackConfig`."""
-        names = {"num_layers", "alpha", "position_bias", *BY_LAYER} - {"cross_attention"}
-        known = {field.name for field in dataclasses.fields(self)}
-        found = {}
-        for stack, prefix in self.STACKS.items():
-            own = {name: f"{prefix}{name}" for name in names if f"{prefix}{name}" in known}
-            own["num_layers"] = f"{prefix}layers" if prefix else "num_layers"
-            if stack == "decoder" and "cross_attention" in known:
-                own["cross_attention"] = "cross_attention"
-            found[stack] = own
-        return found
-
     def stacks(self) -> Mapping[str, StackConfig]:
         """Return the stacks by name (`encoder`, `decoder`); their parameters lie under the same name."""
         return self._stacks
@@ -234,7 +224,7 @@ class ModelConfig(Checked, abc.ABC):
             field.name for field in dataclasses.fields(self)
         }
         stacks = {}
-        for stack, fields in self._layer_fields.items():
+        for stack, fields in self.STACKS.items():
             count = getattr(self, fields["num_layers"])
             shared = {name: getattr(self, name) for name in same.difference(BY_LAYER)}
             shared |= {"depth": count, "alpha": getattr(self, fields["alpha"])}
@@ -253,7 +243,7 @@ class ModelConfig(Checked, abc.ABC):
         """Return the config with these layers of stacks, which differ in what fields hold by layer alone."""
         changes: dict[str, Any] = {}
         for stack, own in layers.items():
-            fields = self._layer_fields[stack]
+            fields = self.STACKS[stack]
             changes[fields["num_layers"]] = len(own)
             changes |= {fields[n]: tuple(getattr(one, n) for one in own) for n in BY_LAYER if n in fields}
         return dataclasses.replace(self, **changes)

@@ -13,7 +13,7 @@ from headjax.core.fields import Count, Positive, Size
 from headjax.core.kind import Kind
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
-from headjax.models.config import Batch, Loss, Output
+from headjax.models.config import STACK_FIELDS, Batch, Loss, Output
 from headjax.models.decoding import GenerativeConfig, GenerativeModel, empty_cache
 from headjax.models.inputs import abstract_integers, read_tokens
 from headjax.models.model import probes_of
@@ -59,7 +59,7 @@ class DecoderConfig(GenerativeConfig):
             `pad_token_id`); None goes by the mask alone.
     """
 
-    STACKS = {"decoder": ""}  # noqa: RUF012
+    STACKS = {"decoder": STACK_FIELDS | {"window": "window"}}  # noqa: RUF012
 
     residual: ResidualKind = "pre_norm"
     scale_embeddings: bool = False

@@ -14,7 +14,7 @@ from headjax.core.kind import Kind
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
-from headjax.models.config import Batch, Output
+from headjax.models.config import STACK_FIELDS, Batch, Output
 from headjax.models.inputs import TokenConfig, abstract_integers, batch_array, read_tokens
 from headjax.models.model import Model, probes_of
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
@@ -63,7 +63,10 @@ class EncoderConfig(TokenConfig):
         task: the task output.
     """
 
-    STACKS = {"encoder": ""}  # noqa: RUF012
+    STACKS = {  # noqa: RUF012
+        "encoder": STACK_FIELDS
+        | {"window": "window", "attention_norm": "attention_norm", "position_bias": "position_bias"}
+    }
 
     width: Size = 768
     num_layers: Listed = 12

@@ -17,7 +17,7 @@ from headjax.core.kind import Kind
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, FanOut, Initializer, Xavier
-from headjax.models.config import Batch, Loss, Output
+from headjax.models.config import STACK_FIELDS, Batch, Loss, Output
 from headjax.models.decoding import GenerativeConfig, GenerativeModel, empty_cache
 from headjax.models.inputs import Read, abstract_integers, batch_array, begins, read_tokens
 from headjax.models.model import probes_of
@@ -67,7 +67,17 @@ class EncoderDecoderConfig(GenerativeConfig):
         label_smoothing: share of the target spread evenly over the vocabulary in training, see `for_evaluation`.
     """
 
-    STACKS = {"encoder": "", "decoder": "decoder_"}  # noqa: RUF012
+    STACKS = {  # noqa: RUF012
+        "encoder": STACK_FIELDS | {"position_bias": "position_bias"},
+        "decoder": {
+            "num_layers": "decoder_layers",
+            "attention": "decoder_attention",
+            "cross_attention": "cross_attention",
+            "hidden": "decoder_hidden",
+            "alpha": "decoder_alpha",
+            "position_bias": "decoder_position_bias",
+        },
+    }
 
     target_vocab_size: Size | None = None
     share_tokens: bool = True

@@ -18,7 +18,7 @@ from headjax.core.kind import Kind
 from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal, Zeros, weight
-from headjax.models.config import Batch, ModelConfig, Output
+from headjax.models.config import STACK_FIELDS, Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
 from headjax.models.model import Model, probes_of
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
@@ -62,7 +62,7 @@ class VisionConfig(ModelConfig):
         task: the task output.
     """
 
-    STACKS = {"encoder": ""}  # noqa: RUF012
+    STACKS = {"encoder": STACK_FIELDS}  # noqa: RUF012
 
     width: Size = 768
     num_layers: Listed = 12
