@@ -258,8 +258,10 @@ class ModelConfig(Checked, abc.ABC):
 
     def flops(self, length: int) -> int:
         """Count the floating-point operations of one forward of one example of this length."""
-        layers = (stack.flops(self.attention_lengths(name, length)[0]) for name, stack in self.stacks().items())
-        return _flops_beside_layers(self, length) + sum(layers)
+        stacks = self.stacks()
+        shallow = self.with_layers({name: stack.layers[:1] for name, stack in stacks.items()})
+        layers = (stack.flops(self.attention_lengths(name, length)[0]) for name, stack in stacks.items())
+        return _flops_beside_layers(shallow, length) + sum(layers)
 
     @abc.abstractmethod
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -69,8 +69,7 @@ class LayerConfig:
 
     def feed_forward_flops(self, length: int) -> int:
         """Count the floating-point operations of the feed-forward for one sequence."""
-        x = jax.ShapeDtypeStruct((1, length, self.width), jnp.float32)
-        return product_flops(lambda module, x: module(x), self.make_feed_forward(), x)
+        return _feed_forward_flops(self.width, self.hidden, self.gated, length)
 
     def flops(self, length: int) -> int:
         """Count the floating-point operations for one sequence, and one as long that cross-attention reads."""
@@ -82,6 +81,12 @@ class LayerConfig:
         """Return the layer without its heads' original numbers; layers of equal structure form one group."""
         crossed = None if self.cross_attention is None else self.cross_attention.structure()
         return dataclasses.replace(self, attention=self.attention.structure(), cross_attention=crossed)
+
+
+@functools.lru_cache(maxsize=1024)
+def _feed_forward_flops(width: int, hidden: int, gated: bool, length: int) -> int:
+    module, x = FeedForward(width, hidden, gated=gated), jax.ShapeDtypeStruct((1, length, width), jnp.float32)
+    return product_flops(lambda module, x: module(x), module, x)
 
 
 class Block(nnx.Module):
