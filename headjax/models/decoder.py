@@ -103,7 +103,12 @@ class DecoderConfig(GenerativeConfig):
 
 
 class Decoder(GenerativeModel, config=DecoderConfig):
-    """logits = output(decoder(embeddings(tokens))), see `DecoderConfig`; the arguments are those of `headjax.Model`."""
+    """logits = output(decoder(embeddings(tokens))), see `DecoderConfig`; the arguments are those of `headjax.Model`.
+
+    >>> fresh = headjax.Decoder(headjax.demo_model().config, rngs=nnx.Rngs(0))
+    >>> fresh({"input_ids": jnp.ones((1, 4), jnp.int32)}).logits.shape
+    (1, 4, 2048)
+    """
 
     config: DecoderConfig
 

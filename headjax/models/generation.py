@@ -16,7 +16,7 @@ from headjax.mesh.explicit import on_automatic_axes
 from headjax.mesh.memory import memory_of
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.decode_loop import Beams, Loop, Settings, best_beams, continue_until, read_prompts
-from headjax.models.decoding import GenerativeConfig
+from headjax.models.decoding import GenerativeConfig, GenerativeModel
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.prompts import (
@@ -217,7 +217,7 @@ def for_decoding(model: Model, compute: Compute = Compute()) -> Model:
 def cache_bytes(model: Model, batch: Batch, new_tokens: int) -> int:
     """Return the bytes of the keys and values in the cache of a batch and as many new tokens, of all layers."""
 
-    def layers(model: Any, batch: Batch) -> Any:
+    def layers(model: GenerativeModel, batch: Batch) -> Any:
         return model.prompt(batch, ForwardOptions(), new_tokens).cache.layers
 
     arrays = jax.tree.leaves(jax.eval_shape(layers, model, dict(batch)))

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,21 @@ from headjax.nn.state import ForwardOptions, Probe, ResidualStep, State
 
 FEED_FORWARD = "feed_forward"
 """Slot of the feed-forward sub-layer, beside `attention` and `cross_attention`."""
+
+
+class Walkable(Protocol):
+    """A module that offers the walk."""
+
+    config: Any
+
+    def embed(self, batch: Any, compute: Compute = ...) -> Any:
+        """Return the state that enters the first block."""
+
+    def blocks(self) -> Sequence[Any]:
+        """Return the blocks in the order of computation."""
+
+    def finish(self, state: Any, compute: Compute = ...) -> Any:
+        """Return what a call returns, from the state after the last block."""
 
 
 class SubLayerSeen(NamedTuple):
@@ -134,15 +149,15 @@ class LayerBlock(WalkBlock):
 class NextStack(WalkBlock):
     """The way from the last layer of an encoder to the first layer of the decoder."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Walkable) -> None:
         self.model = model
 
     def run(self, state: State, options: ForwardOptions) -> State:
-        entered: State = self.model.enter_decoder(state, options.compute, options.key)
+        entered: State = cast(Any, self.model).enter_decoder(state, options.compute, options.key)
         return entered
 
 
-def blocks_of(model: Any, *, backwards: bool = False) -> Iterator[LayerBlock | NextStack]:
+def blocks_of(model: Walkable, *, backwards: bool = False) -> Iterator[LayerBlock | NextStack]:
     """Yield the blocks of a model of headjax, each with copies of its layer's arrays; or from the last one on."""
     stacks, turn = model.config.stacks(), -1 if backwards else 1
     for place, name in [*enumerate(stacks)][::turn]:
@@ -186,12 +201,12 @@ def step(block: Any, state: Any, compute: Compute = Compute()) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames="compute")
-def embed(model: Any, batch: Any, compute: Compute = Compute()) -> Any:
+def embed(model: Walkable, batch: Any, compute: Compute = Compute()) -> Any:
     """Return the state that enters the first block, jitted."""
     return model.embed(batch, compute=compute)
 
 
-def shows_sub_layers(model: Any) -> bool:
+def shows_sub_layers(model: Walkable) -> bool:
     """Return whether a model offers the walk with blocks that show their `sub_layers`, as `LayerBlock` does."""
     offered: list[bool] = []
 
