@@ -25,9 +25,7 @@ def test_a_requirement_names_its_field_with_its_path():
 
 
 JaxRuntimeError = type("JaxRuntimeError", (RuntimeError,), {})
-WRITING = (
-    "OUT_OF_RANGE: Error writing local file 'out/x': Failed writing: No space left [os_error_code='28']"
-)
+WRITING = "OUT_OF_RANGE: Error writing local file 'out/x': Failed writing: No space left [os_error_code='28']"
 
 
 def no_space(*file):
