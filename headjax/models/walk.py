@@ -206,13 +206,12 @@ def embed(model: Walkable, batch: Any, compute: Compute = Compute()) -> Any:
     return model.embed(batch, compute=compute)
 
 
-def shows_sub_layers(model: Walkable) -> bool:
+def shows_sub_layers(model: nnx.Module) -> bool:
     """Return whether a model offers the walk with blocks that show their `sub_layers`, as `LayerBlock` does."""
-    offered: list[bool] = []
+    blocks, offered = getattr(model, "blocks", None), list[bool]()
 
     def look() -> None:  # in a trace, which copies no layer out of its stack
-        offered.extend(hasattr(block, "sub_layers") for block in model.blocks())
+        offered.extend(hasattr(block, "sub_layers") for block in (blocks() if callable(blocks) else ()))
 
-    if callable(getattr(model, "blocks", None)):
-        jax.eval_shape(look)
+    jax.eval_shape(look)
     return any(offered)

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,11 @@ from headjax.nn.calling import CallArrays, check_sizes, one_batch_axis
 from headjax.nn.flops import product_flops
 from headjax.nn.operands import Attended, Dropout, KeyValues, Mask
 from headjax.nn.projections import HeadOutput
+
+if TYPE_CHECKING:
+    from flax.nnx.module import ModuleMeta
+else:
+    ModuleMeta = type(nnx.Module)
 
 Ids = tuple[int, ...] | None
 """A number of each head, or None."""
@@ -54,12 +59,12 @@ def formulation(name: str) -> Callable[[type[M]], type[M]]:
     return serialize.kind(name)
 
 
-class AttentionMeta(type(nnx.Module)):  # type: ignore[misc]
+class AttentionMeta(ModuleMeta):
     """The calls of the classes of attention modules: options, then `__init__`, then the weights."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        parameters = inspect.signature(cls.__init__).parameters
+        parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
         return inspect.Signature([*parameters.values()][1:])
 
     def __call__(
