@@ -13,7 +13,7 @@ import numpy as np
 from headjax.core.ahead import finished
 from headjax.core.progress import Update
 from headjax.heads.statistics import sum_over
-from headjax.models.config import Batch, ModelConfig, Output
+from headjax.models.config import Batch, ModelConfig, Output, declared_model
 from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
@@ -149,10 +149,10 @@ def compare(kind: Kind, first: Predictions, second: Predictions) -> tuple[jax.Ar
 
 def count_examples(config: ModelConfig, batch: Batch) -> int:
     """Return the number of examples of a batch that are no padding."""
-    present = batch.get("attention_mask") if "input_ids" in batch else config.valid_tokens(batch)
+    present = batch.get("attention_mask") if "input_ids" in batch else declared_model(config).valid_tokens(batch)
     return len(next(iter(batch.values()))) if present is None else int(np.asarray(present).any(axis=1).sum())
 
 
 def counted_positions(config: ModelConfig, batch: Batch, output: Output) -> jax.Array:
     """Return `[batch, length]`, 1.0 at the positions of a model's output that hold tokens, 0.0 at padding."""
-    return counted_at(config.valid_tokens(batch), output.hidden.shape[:2])
+    return counted_at(declared_model(config).valid_tokens(batch), output.hidden.shape[:2])

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
-import jax.numpy as jnp
 
 from headjax.core.errors import DataError, require
 from headjax.core.fields import LISTED_MAX, Checked, Listed, Positive, Rate, Size
@@ -275,17 +274,6 @@ class ModelConfig(Checked, abc.ABC):
     def ranges(self) -> Mapping[str, Range]:
         """Return the range of integers of each array of a batch, by name, see `headjax.models.inputs.check_batch`."""
         return {}
-
-    def valid_tokens(self, batch: Batch) -> jax.Array | None:
-        """Return which positions of the last stack are no padding, `[batch, length or 1]` bool; None where all are."""
-        mask = batch.get("attention_mask")
-        return None if mask is None else jnp.asarray(mask).astype(bool)
-
-    def count_tokens(self, batch: Batch) -> jax.Array:
-        """Count the tokens of a batch that the model reads, without padding; to be traced."""
-        if batch.get("attention_mask") is not None:
-            return jnp.asarray(batch["attention_mask"]).astype(bool).sum()
-        return jnp.asarray(jnp.size(batch["input_ids"]))
 
     def for_evaluation(self) -> Self:
         """Return the model with the loss that evaluation reports, without training's label smoothing."""

@@ -183,7 +183,7 @@ class Encoder(Model, config=EncoderConfig):
         hidden = model.encoder.end(state.x)  # [batch, length, width]
         read, pooled = hidden, None
         if config.pooler is not None:
-            pooled = model.pooler(hidden, fold(key, 2), config.valid_tokens(state.batch))  # [batch, width]
+            pooled = model.pooler(hidden, fold(key, 2), self.valid_tokens(state.batch))  # [batch, width]
         if config.end_token is not None:
             tokens = batch_array(state.batch, "input_ids")
             ends = jnp.argmax(tokens if config.end_token == LARGEST else tokens == config.end_token, axis=1)  # [batch]

@@ -146,32 +146,8 @@ class EncoderDecoderConfig(GenerativeConfig):
         """Number of the target's tokens."""
         return self.target_vocab_size or self.vocab_size
 
-    def decoder_inputs(self, batch: Batch) -> jax.Array:
-        """Return `decoder_input_ids`, or the labels after the start token, without the last; if packed, of each."""
-        if "decoder_input_ids" in batch:
-            return batch_array(batch, "decoder_input_ids", tokens=True)
-        labels = batch_array(batch, "labels", tokens=True)
-        labels = jnp.where(labels == IGNORED, self.padding_token, labels)
-        shifted = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.start_token)
-        if "decoder_segment_ids" not in batch:
-            return shifted
-        return jnp.where(begins(batch["decoder_segment_ids"]), self.start_token, shifted)
-
-    def valid_tokens(self, batch: Batch) -> jax.Array | None:
-        """Return which target positions are no padding: without `decoder_attention_mask` those with labels."""
-        mask = batch.get("decoder_attention_mask")
-        if mask is None:
-            return jnp.asarray(batch["labels"]) != IGNORED if "labels" in batch else None
-        return jnp.asarray(mask).astype(bool)
-
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size, length), "input_ids", "attention_mask", "labels")
-
-    def count_tokens(self, batch: Batch) -> jax.Array:
-        """The tokens of both sides."""
-        inputs = self.decoder_inputs(batch)
-        counted = self.valid_tokens(batch)
-        return super().count_tokens(batch) + (inputs.size if counted is None else counted.sum())
 
     def answers(self) -> str:
         return f", output {'tied' if self.tied else 'untied'}"
@@ -245,7 +221,7 @@ class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
 
     def enter_decoder(self, state: State, compute: Compute = Compute(), key: jax.Array | None = None) -> State:
         """Return the state that enters the decoder, from the state after the encoder's last layer."""
-        model, config, batch = compute.cast(self), self.config, state.batch
+        model, batch = compute.cast(self), state.batch
         tokens, present, positions, segments = self.read_target(batch)
         x = model.embed_tokens(tokens, positions, fold(key, 2))  # [batch, target length, width]
         source = Mask(keys=state.query_mask, query_segments=segments, key_segments=batch.get("segment_ids"))
@@ -255,7 +231,7 @@ class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
             batch=batch,
             mask=Mask(causal=True, keys=present, query_segments=segments, key_segments=segments),
             positions=positions,
-            query_mask=config.valid_tokens(batch),
+            query_mask=self.valid_tokens(batch),
             memory_mask=source,
         )
         return model.decoder.biased(decoder)
@@ -270,9 +246,33 @@ class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
         losses, counted = cross_entropy(output.require_logits(), labels, smoothing)
         return Loss(losses.sum(axis=1), counted.sum(axis=1))
 
+    def decoder_inputs(self, batch: Batch) -> jax.Array:
+        """Return `decoder_input_ids`, or the labels after the start token, without the last; if packed, of each."""
+        if "decoder_input_ids" in batch:
+            return batch_array(batch, "decoder_input_ids", tokens=True)
+        labels = batch_array(batch, "labels", tokens=True)
+        labels = jnp.where(labels == IGNORED, self.config.padding_token, labels)
+        shifted = jnp.pad(labels[:, :-1], ((0, 0), (1, 0)), constant_values=self.config.start_token)
+        if "decoder_segment_ids" not in batch:
+            return shifted
+        return jnp.where(begins(batch["decoder_segment_ids"]), self.config.start_token, shifted)
+
+    def valid_tokens(self, batch: Batch) -> jax.Array | None:
+        """Return which target positions are no padding: without `decoder_attention_mask` those with labels."""
+        mask = batch.get("decoder_attention_mask")
+        if mask is None:
+            return jnp.asarray(batch["labels"]) != IGNORED if "labels" in batch else None
+        return jnp.asarray(mask).astype(bool)
+
+    def count_tokens(self, batch: Batch) -> jax.Array:
+        """The tokens of both sides."""
+        inputs = self.decoder_inputs(batch)
+        counted = self.valid_tokens(batch)
+        return super().count_tokens(batch) + (inputs.size if counted is None else counted.sum())
+
     def read_target(self, batch: Batch, tokens: jax.Array | None = None) -> Read:
         """Return the decoder's inputs, by default those that the batch gives or its labels make."""
-        tokens = self.config.decoder_inputs(batch) if tokens is None else tokens
+        tokens = self.decoder_inputs(batch) if tokens is None else tokens
         return read_tokens(batch, self.config.position_table, tokens, causal=True, side="decoder_")
 
     def embed_tokens(self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:

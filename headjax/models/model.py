@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
@@ -179,6 +180,17 @@ class Model(nnx.Module):
         config = self.config if smoothed else self.config.for_evaluation()
         losses: Loss = config.task.loss(output, batch)
         return losses
+
+    def valid_tokens(self, batch: Batch) -> jax.Array | None:
+        """Return which positions of the last stack are no padding, `[batch, length or 1]` bool; None where all are."""
+        mask = batch.get("attention_mask")
+        return None if mask is None else jnp.asarray(mask).astype(bool)
+
+    def count_tokens(self, batch: Batch) -> jax.Array:
+        """Count the tokens of a batch that the model reads, without padding; to be traced."""
+        if batch.get("attention_mask") is not None:
+            return jnp.asarray(batch["attention_mask"]).astype(bool).sum()
+        return jnp.asarray(jnp.size(batch["input_ids"]))
 
     def blocks(self) -> list[LayerBlock | NextStack]:
         """Return the blocks in the order of computation."""

@@ -118,20 +118,6 @@ class VisionConfig(ModelConfig):
         images = {"pixel_values": jax.ShapeDtypeStruct(shape, jnp.float32)}
         return images | self.task.example_labels(batch_size, self.length)
 
-    def valid_tokens(self, batch: Batch) -> jax.Array | None:
-        """Return `[batch, 1]` bool, False at the rows that fill up a batch: their label says so, an image may not."""
-        if "labels" not in batch:
-            return None
-        labels = jnp.asarray(batch["labels"])
-        filling = jnp.isnan(labels) if jnp.issubdtype(labels.dtype, jnp.floating) else labels == IGNORED
-        return ~filling.reshape(labels.shape[0], -1).all(axis=1, keepdims=True)
-
-    def count_tokens(self, batch: Batch) -> jax.Array:
-        """The patches and tokens of all images."""
-        images, _, *sides = batch_array(batch, "pixel_values").shape
-        patches = math.prod(side // self.patch_size for side in sides)
-        return jnp.asarray(images * (patches + 1 + self.distillation_token))
-
     def ranges(self) -> dict[str, Range]:
         return self.task.ranges(NO_TOKENS)
 
@@ -179,7 +165,7 @@ class Vision(Model, config=VisionConfig):
             expected = f"[batch, {config.channels}, {each}, {each}]"
             raise DataError(f"pixel_values: expected {expected}, got {list(images.shape)}")
         x = model.patches(images, fold(key, 0))  # [batch, length, width]
-        return State(x, batch=batch, query_mask=config.valid_tokens(batch))
+        return State(x, batch=batch, query_mask=self.valid_tokens(batch))
 
     def finish(self, state: State, compute: Compute = Compute(), key: jax.Array | None = None) -> Output:
         model, config = compute.cast(self), self.config
@@ -190,6 +176,20 @@ class Vision(Model, config=VisionConfig):
             pooled = jnp.concatenate([pooled, hidden[:, 1 + config.distillation_token :].mean(axis=1)], axis=1)
         output: Output = model.output(Features(hidden, pooled, None, state.batch), fold(key, 3))
         return output
+
+    def valid_tokens(self, batch: Batch) -> jax.Array | None:
+        """Return `[batch, 1]` bool, False at the rows that fill up a batch: their label says so, an image may not."""
+        if "labels" not in batch:
+            return None
+        labels = jnp.asarray(batch["labels"])
+        filling = jnp.isnan(labels) if jnp.issubdtype(labels.dtype, jnp.floating) else labels == IGNORED
+        return ~filling.reshape(labels.shape[0], -1).all(axis=1, keepdims=True)
+
+    def count_tokens(self, batch: Batch) -> jax.Array:
+        """The patches and tokens of all images."""
+        images, _, *sides = batch_array(batch, "pixel_values").shape
+        patches = math.prod(side // self.config.patch_size for side in sides)
+        return jnp.asarray(images * (patches + 1 + self.config.distillation_token))
 
 
 class PatchEmbeddings(nnx.Module):

@@ -232,5 +232,5 @@ def _over_counted(student: ModelConfig, values: jax.Array, batch: Batch, own: Lo
     counted = (own.weight > 0).astype(jnp.float32)
     if values.ndim == 1:
         return Loss(values * counted, counted)
-    by_token = counted_at(student.valid_tokens(batch), values.shape) * counted[:, None]
+    by_token = counted_at(declared_model(student).valid_tokens(batch), values.shape) * counted[:, None]
     return Loss((values * by_token).sum(axis=1), by_token.sum(axis=1))

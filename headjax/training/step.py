@@ -20,7 +20,7 @@ from headjax.mesh.distributed import place_copies
 from headjax.mesh.mesh import BATCH_AXES, COPY_AXES, axes_of, batch_sharding, parts_along, replicated
 from headjax.mesh.random_bits import Prng, step_key
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
-from headjax.models.config import Batch, Loss, ModelConfig, Output
+from headjax.models.config import Batch, Loss, ModelConfig, Output, declared_model
 from headjax.models.model import Model
 from headjax.nn.compute import Compute
 from headjax.nn.state import ForwardOptions
@@ -173,7 +173,8 @@ def _program(trainer: Trainer) -> Any:
             slope = jax.lax.with_sharding_constraint(slope, moments)
             updates, optimized = optimizer.update(slope, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)
-            metrics = StepMetrics(found.loss, optax.tree.norm(slope), found.targets, model.count_tokens(batch))
+            tokens = declared_model(model).count_tokens(batch)
+            metrics = StepMetrics(found.loss, optax.tree.norm(slope), found.targets, tokens)
             return TrainState(state.step + 1, params, optimized), metrics
 
     placed = (places, batch_sharding(trainer.mesh), whole)

@@ -7,7 +7,7 @@ import pytest
 from headjax.core import tensors
 from headjax.core.tensors import Normal
 from headjax.evaluation.task import evaluate
-from headjax.models import EncoderDecoderConfig
+from headjax.models import EncoderDecoder, EncoderDecoderConfig
 from headjax.nn import GroupedAttention, Kind
 from headjax.nn.embeddings import RelativeBuckets
 from tests import tiny
@@ -49,14 +49,14 @@ def model(request):
 
 
 def test_decoder_inputs_are_the_labels_after_the_start_token():
-    config = translation(padding_token=1)
+    model = EncoderDecoder(translation(padding_token=1), {})
     labels = np.array([[5, 6, 7, -100], [8, 9, 10, 11]])
-    inputs = config.decoder_inputs({"labels": labels})
+    inputs = model.decoder_inputs({"labels": labels})
     np.testing.assert_array_equal(inputs, [[3, 5, 6, 7], [3, 8, 9, 10]])
-    shorter = config.decoder_inputs({"labels": np.array([[5, -100, -100, 4]])})
+    shorter = model.decoder_inputs({"labels": np.array([[5, -100, -100, 4]])})
     np.testing.assert_array_equal(shorter, [[3, 5, 1, 1]])
     packed = {"labels": np.array([[5, 6, 7, 8, 9, -100]]), "decoder_segment_ids": np.array([[1, 1, 2, 2, 2, 0]])}
-    np.testing.assert_array_equal(config.decoder_inputs(packed), [[3, 5, 3, 7, 8, 3]])
+    np.testing.assert_array_equal(model.decoder_inputs(packed), [[3, 5, 3, 7, 8, 3]])
 
 
 def test_loss_is_the_smoothed_cross_entropy_of_the_labels():

@@ -42,7 +42,7 @@ def test_encoder_decoders(name):
     model = tiny.model(CONFIGS[name])
     if name == "t5":
         model = prune(model, ["decoder/0/1", "decoder/1/0", "decoder/1/3", "cross/0/2", "encoder/1/1"])
-    batch = BATCH | {"decoder_input_ids": np.asarray(model.config.decoder_inputs(BATCH))}
+    batch = BATCH | {"decoder_input_ids": np.asarray(model.decoder_inputs(BATCH))}
     assert_close(piecewise(model, batch, (1, 1, 6) if name == "t5" else (4, 4)), model(batch).logits, sums=tiny.SUMS)
 
 

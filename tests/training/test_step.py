@@ -167,18 +167,19 @@ def test_tokens_are_what_the_model_reads(batch):
     """Not targets, not padding; of both sides in encoder-decoders, patches of images."""
     mask = np.ones((BATCH, batch["input_ids"].shape[1]), np.int32)
     mask[:, -3:] = 0
-    assert int(CONFIG.count_tokens(batch)) == batch["input_ids"].size
-    assert int(CONFIG.count_tokens({**batch, "attention_mask": mask})) == mask.sum()
+    assert int(Model(CONFIG, {}).count_tokens(batch)) == batch["input_ids"].size
+    assert int(Model(CONFIG, {}).count_tokens({**batch, "attention_mask": mask})) == mask.sum()
     _, metrics = two_steps(one_device(), {**batch, "attention_mask": mask}, accumulate=2)
     assert int(metrics.tokens) == mask.sum() != int(metrics.targets)
     labels = np.array([[3, 4, IGNORED], [5, 6, 7]])
     ids = np.ones((2, 4), np.int32)
-    assert int(model_of(T5).config.count_tokens({"input_ids": ids, "labels": labels})) == 8 + 5
+    assert int(model_of(T5).count_tokens({"input_ids": ids, "labels": labels})) == 8 + 5
     vision = VisionConfig(
         attention=tiny.multi_head(), hidden=16, image_size=4, patch_size=2, channels=1, width=16, num_layers=1,
         task=Classification(classes=2),
     )  # fmt: skip
-    assert int(vision.count_tokens({"pixel_values": np.zeros((3, 1, 4, 4), np.float32)})) == 3 * vision.length
+    images = {"pixel_values": np.zeros((3, 1, 4, 4), np.float32)}
+    assert int(Model(vision, {}).count_tokens(images)) == 3 * vision.length
 
 
 COLLABORATIVE = tiny.decoder_config(tiny.layer(tiny.collaborative()))
