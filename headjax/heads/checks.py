@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,11 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
+from headjax.heads.seam import operations
 from headjax.heads.site import AttentionSite, at_path, kept_along, output_matrix, parameters, size_of
 
 ROUNDING = 0.03
-"""Largest difference of two results that should be equal, as a share of them: bfloat16 rounds as coarsely."""
+"""Largest difference of two results that should be equal, as a share of them, in bfloat16 and coarser types."""
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -25,7 +26,13 @@ KNOWN = ("flax.", "tunix.")
 """Packages whose layers of attention hold one head after another, as tests show."""
 
 TOKENS = 3
-"""Tokens that a layer alone is called with."""
+"""Tokens that a layer alone is called with to see where its heads lie."""
+
+LENGTHS = (1024, 256, 64, 16, TOKENS)
+"""Tokens that a pruned layer is called with: the most that its code takes, so that windows and distances show."""
+
+ELEMENTS = 2**20
+"""Most inputs of a pruned layer, tokens times width, beyond the shorter lengths."""
 
 
 def parameter(layer: nnx.Module, path: str) -> Any:
@@ -80,8 +87,9 @@ def check_projection(layer: nnx.Module, site: AttentionSite) -> None:
         shape = (1, 2, -1) if dict(site.query)[site.kernel] == -2 else contexts.shape
         inputs = jnp.asarray(contexts.reshape(shape), kernel.dtype)
         whole, nothing = (np.asarray(projection(array), np.float64) for array in (inputs, 0 * inputs))
-        parts = np.einsum("btnh,nhd->btd", contexts, matrix)
-        if whole.shape != parts.shape or not _close(whole - nothing, parts):
+        parts = np.einsum("btnh,nhd->btd", np.asarray(inputs, np.float64).reshape(contexts.shape), matrix)
+        rounding = _rounding(projection, lambda module: module(inputs))
+        if whole.shape != parts.shape or not _close(whole - nothing, parts, rounding):
             raise HeadjaxError(f"the heads' parts of {site.kernel} do not sum to what {site.output} computes")
 
 
@@ -95,12 +103,14 @@ def check_alone(layer: nnx.Module, site: AttentionSite) -> None:
     # Of several heads the second, which reads the first KV head where groups lie one after another, and only there.
     query = np.arange(site.heads) == min(1, site.heads - 1)
     key = np.arange(site.kv_heads) == site.groups[query]
-    every = [path for path, _, _ in site.held()]
     with jax.ensure_compile_time_eval():
         try:
+            whole = _first(layer, site)
+            call = _call_of(whole, site, (TOKENS,))
+            arrays = {path: parameter(whole, path) for path, _, _ in site.held()}
             alone, closed, nothing = (
-                _called(_masked(layer, site, paths, query & shown, key), site)
-                for paths, shown in ((site.rows, True), (every, True), (site.rows, False))
+                call.output(_holding(layer, site, _masked(site, arrays, paths, query & shown, key)))
+                for paths, shown in ((site.rows, True), (arrays, True), (site.rows, False))
             )
         except Exception as error:
             if site.fused:
@@ -109,25 +119,29 @@ def check_alone(layer: nnx.Module, site: AttentionSite) -> None:
                     f"called with inputs, a mask and positions alone to tell: {_first_line(error)}"
                 ) from None
             return  # queries, keys and values apart have one usual order
-    if not _close(closed - nothing, alone - nothing):
+        rounding = _rounding(whole, call.results)
+    if not _close(closed - nothing, alone - nothing, rounding):
         raise HeadjaxError(
             f"its heads of {site.head_dim} do not lie one after another in its flat kernels, or depend on each other"
         )
 
 
-def check_pruned(layer: nnx.Module, pruned: nnx.Module, site: AttentionSite, query: np.ndarray) -> None:
-    """Raise `HeadjaxError` unless a pruned layer computes what the whole one does with gates, if it has values."""
+def check_pruned(layer: nnx.Module, pruned: nnx.Module, site: AttentionSite, rows: Iterable[Kept]) -> None:
+    """Raise `HeadjaxError` unless a pruned layer computes what the whole one does with gates, if it has values.
+
+    `rows` are the kept heads of each layer of the site. Weights of heads are drawn: with
+    initial ones, outputs may be 0, and logits too small to show what they depend on.
+    """
     if not _has_values(parameter(layer, site.kernel)):
         return
-    left = int(query.sum())
-    with jax.ensure_compile_time_eval():
+    cls, kernel = type(layer), jnp.asarray(parameter(layer, site.kernel))
+    lengths = [tokens for tokens in LENGTHS if tokens <= max(ELEMENTS // kernel.shape[-1], LENGTHS[1])]
+    with jax.ensure_compile_time_eval(), jax.default_matmul_precision("highest"):
+        drawn = _drawn(layer, site)
+        whole = _holding(layer, site, drawn)
         try:
-            gated, nothing = (
-                _called(_masked(layer, site, site.rows, kept, np.ones(site.kv_heads, bool)), site)
-                for kept in (query, np.zeros_like(query))
-            )
+            call = _call_of(whole, site, lengths)
         except Exception as error:
-            cls, kernel = type(layer), jnp.asarray(parameter(layer, site.kernel))
             if not cls.__module__.startswith(KNOWN) and len(kernel.devices()) == 1:
                 warnings.warn(
                     f"prune: a pruned {cls.__qualname__} is not checked, as it cannot be called with inputs, a mask "
@@ -135,18 +149,51 @@ def check_pruned(layer: nnx.Module, pruned: nnx.Module, site: AttentionSite, que
                     stacklevel=2,
                 )
             return
-        try:
-            found = _called(_first(pruned, site), site)
-        except Exception as error:
-            raise HeadjaxError(
-                f"{site.path}: the code of {type(layer).__qualname__} does not run with {left} of its {site.heads} "
-                f"heads: {_first_line(error)}"
-            ) from None
-    if not _close(found - nothing, gated - nothing):
-        raise HeadjaxError(
-            f"{site.path}: without some heads it computes something else than with their gates at 0: its heads depend "
-            f"on each other, or a parameter holds them in another order"
+        rounding = _rounding(whole, call.results)
+        for kept in {row[0].tobytes(): row for row in rows}.values():  # layers that keep the same heads once
+            left = f"with {kept[0].sum()} of its {site.heads} heads"
+            try:
+                same = _same(call, layer, pruned, site, drawn, kept, rounding)
+            except Exception as error:
+                raise HeadjaxError(
+                    f"{site.path}: the code of {cls.__qualname__} does not run {left}: {_first_line(error)}"
+                ) from None
+            if not same:
+                reason = _reason(layer, pruned, site, drawn, kept, rounding)
+                raise HeadjaxError(f"{site.path}: {left} it computes something else than with gates at 0: {reason}")
+
+
+def _same(
+    call: _Call, layer: Any, pruned: Any, site: AttentionSite, drawn: Arrays, kept: Kept, rounding: float
+) -> bool:
+    """Return whether a pruned layer with drawn weights computes what the whole one does with gates at 0."""
+    every = {path: (axis, kinds) for path, axis, kinds in site.held()}
+    less = {
+        path: np.compress(kept_along(site, path, array.shape, axis, kinds, *kept), array, axis)
+        for path, array in drawn.items()
+        for axis, kinds in [every[path]]
+    }
+    gated, silent = (_masked(site, drawn, site.rows, row, kept[1]) for row in (kept[0], np.zeros_like(kept[0])))
+    found, expected, nothing = (
+        call.output(_holding(module, site, arrays))
+        for module, arrays in ((pruned, less), (layer, drawn | gated), (layer, drawn | silent))
+    )
+    return _close(found - nothing, expected - nothing, rounding)
+
+
+def _reason(layer: Any, pruned: Any, site: AttentionSite, drawn: Arrays, kept: Kept, rounding: float) -> str:
+    """Return what a pruned layer that computes something else may depend on; one token alone needs no logits."""
+    try:
+        call = _call_of(_holding(layer, site, drawn), site, (1,))
+        logits = _same(call, layer, pruned, site, drawn, kept, rounding)
+    except Exception:
+        logits = False
+    if logits:
+        return (
+            "its logits depend on the number of heads or on the index of a head, as ALiBi slopes, windows or rotary "
+            "embeddings by head and some scales do"
         )
+    return "its heads depend on each other, or a parameter holds them in another order"
 
 
 def _has_values(kernel: Any) -> bool:
@@ -154,56 +201,119 @@ def _has_values(kernel: Any) -> bool:
     return isinstance(kernel, jax.Array | np.ndarray) and not isinstance(kernel, jax.core.Tracer)
 
 
-def _close(found: np.ndarray, expected: np.ndarray) -> bool:
-    return bool(np.abs(found - expected).max() <= ROUNDING * np.abs(expected).max())
+def _close(found: np.ndarray, expected: np.ndarray, rounding: float) -> bool:
+    return bool(np.abs(found - expected).max() <= rounding * np.abs(expected).max())
+
+
+def _rounding(module: nnx.Module, run: Callable[[Any], Any]) -> float:
+    """Return the share by which equal results may differ: sqrt(eps) of the coarsest type in which a module computes."""
+    graph, state = nnx.split(module, graph=True)
+    try:
+        traced = jax.make_jaxpr(lambda state: jax.tree.leaves(run(nnx.merge(graph, state))))(state)
+    except Exception:  # code that runs, and that cannot be traced
+        return ROUNDING
+    types = [getattr(made.aval, "dtype", None) for eqn in operations(traced.jaxpr) for made in eqn.outvars]
+    floats = {kind for kind in types if kind is not None and jnp.issubdtype(kind, jnp.floating)}
+    return min(ROUNDING, max((float(jnp.finfo(kind).eps) for kind in floats), default=1.0) ** 0.5)
 
 
 def _first(module: Any, site: AttentionSite) -> Any:
-    """Return a copy of a module of the site; of its first layer, where layers lie along an axis in front."""
+    """Return a copy of a module of the site, at least in float32; of its first layer, where an axis has layers."""
+
+    def one(array: Any) -> Any:
+        array = array[0] if site.layers is not None and array.ndim else array
+        coarse = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize < 4
+        return array.astype(jnp.float32) if coarse else array
+
     graph, state = nnx.split(module, graph=True)
-    stacked = site.layers is not None
-    return nnx.merge(graph, jax.tree.map(lambda array: array[0] if stacked and array.ndim else array, state))
+    return nnx.merge(graph, jax.tree.map(one, state))
 
 
-def _masked(layer: nnx.Module, site: AttentionSite, paths: Iterable[str], query: np.ndarray, key: np.ndarray) -> Any:
-    """Return a copy of a layer in which some parameters are 0 for all but the kept heads."""
+Arrays = dict[str, Any]
+"""Parameters that hold heads, by path."""
+
+Kept = tuple[np.ndarray, np.ndarray]
+"""Kept query heads `[heads]` and KV heads `[kv_heads]` of a layer."""
+
+
+def _drawn(layer: nnx.Module, site: AttentionSite) -> Arrays:
+    """Return random weights for the parameters of a layer that hold heads."""
+    generator, found = np.random.default_rng(0), Arrays()
     copy = _first(layer, site)
+    deviation = parameter(copy, site.kernel).shape[-1] ** -0.5
+    for path, _, _ in site.held():
+        variable = at_path(copy, path)
+        if isinstance(variable, nnx.Param) and jnp.issubdtype(variable[...].dtype, jnp.floating):
+            found[path] = generator.normal(0.0, deviation, variable[...].shape)
+    return found
+
+
+def _masked(site: AttentionSite, arrays: Arrays, paths: Iterable[str], query: np.ndarray, key: np.ndarray) -> Arrays:
+    """Return arrays at some paths that are 0 for all but the kept heads."""
+    masked = Arrays()
     for path, axis, kinds in site.held():
-        if path in paths:
-            variable = at_path(copy, path)
-            array = variable[...]
+        if path in paths and path in arrays:
+            array = arrays[path]
             kept = kept_along(site, path, array.shape, axis, kinds, query, key)
             along = [-1 if place == axis else 1 for place in range(-array.ndim, 0)]
-            variable.set_value(array * kept.reshape(along).astype(array.dtype))
+            masked[path] = array * kept.reshape(along).astype(array.dtype)
+    return masked
+
+
+def _holding(layer: nnx.Module, site: AttentionSite, arrays: Arrays) -> Any:
+    """Return a copy of a layer with other parameters."""
+    copy = _first(layer, site)
+    for path, array in arrays.items():
+        variable = at_path(copy, path)
+        variable.set_value(jnp.asarray(array, variable[...].dtype))
     return copy
 
 
-def _called(layer: Any, site: AttentionSite) -> np.ndarray:
-    """Return a layer's output for a few random tokens, with the first of some usual arguments that it takes."""
-    layer.eval()
+class _Call(NamedTuple):
+    """Arguments with which a layer alone runs."""
+
+    inputs: jax.Array
+    others: dict[str, Any]
+
+    def results(self, layer: Any) -> Any:
+        """Return what a layer returns in evaluation mode."""
+        layer.eval()
+        return layer(self.inputs, **self.others)
+
+    def output(self, layer: Any) -> np.ndarray:
+        """Return the result that has the shape of the inputs."""
+        return _output(self.results(layer), self.inputs)
+
+
+def _call_of(layer: Any, site: AttentionSite, lengths: Iterable[int]) -> _Call:
+    """Return the first call with which a layer runs: random tokens, and usual arguments that it takes."""
     kernel = parameter(layer, site.kernel)
-    inputs = jnp.asarray(np.random.default_rng(0).normal(size=(1, TOKENS, kernel.shape[-1])), kernel.dtype)
     arguments = list(inspect.signature(type(layer).__call__).parameters.values())[2:]
     needed = [one.name for one in arguments if one.default is one.empty and one.kind not in VARIADIC]
     failed = list[Exception]()
-    for usual in _usual_arguments(needed):
-        try:
-            return _output(layer(inputs, **usual), inputs)
-        except Exception as error:
-            failed.append(error)
+    for tokens in lengths:
+        inputs = jnp.asarray(np.random.default_rng(0).normal(size=(1, tokens, kernel.shape[-1])), kernel.dtype)
+        for others in _usual_arguments(needed, tokens):
+            call = _Call(inputs, others)
+            try:
+                call.output(layer)
+            except Exception as error:
+                failed.append(error)
+            else:
+                return call
     raise failed[-1]
 
 
-def _usual_arguments(names: Iterable[str]) -> Iterator[dict[str, Any]]:
+def _usual_arguments(names: Iterable[str], tokens: int) -> Iterator[dict[str, Any]]:
     """Yield None for all but `deterministic`, then masks and positions of several shapes for arguments so named."""
     fixed = {name: True if name == "deterministic" else None for name in names}
     masks, positions = ([name for name in fixed if word in name] for word in ("mask", "pos"))
-    causal, counted = jnp.tril(jnp.ones((TOKENS, TOKENS), bool)), jnp.arange(TOKENS)
+    causal, counted = jnp.tril(jnp.ones((tokens, tokens), bool)), jnp.arange(tokens)
     yield fixed
     if masks or positions:
         for front, batch in itertools.product(((1, 1), (1,), ()), ((1,), ())):
-            found = dict.fromkeys(masks, causal.reshape(*front, TOKENS, TOKENS))
-            yield fixed | dict.fromkeys(positions, counted.reshape(*batch, TOKENS)) | found
+            found = dict.fromkeys(masks, causal.reshape(*front, tokens, tokens))
+            yield fixed | dict.fromkeys(positions, counted.reshape(*batch, tokens)) | found
 
 
 def _output(results: Any, inputs: jax.Array) -> np.ndarray:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -40,18 +41,24 @@ def prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Module
     gates = without(sites, require_heads(sites, heads))
     plans = {site.path: _plan(model, site, np.asarray(gates[site.path]) > 0.0) for site in sites}
     pruned = nnx.clone(model, graph=True)
-    for site in sites:
+    less = [site for site in sites if plans[site.path].numbers != Numbers.of(site)]
+    for site in less:
+        if not _cuts_itself(model, site):
+            _require_known(at_path(pruned, site.path), site)
+    for cut in _cuts(pruned, sites, plans):
+        _remove(cut)
+    for site in less:
         layer, plan = at_path(pruned, site.path), plans[site.path]
-        if plan.numbers == Numbers.of(site):
-            continue
         if _cuts_itself(model, site):
             kept = layer.keep_heads(np.flatnonzero(plan.query[0]).tolist())
             if site.path == ".":
                 return kept
             put_at(pruned, site.path, kept)
         else:
-            _remove(layer, site, plan)
-            check_pruned(at_path(model, site.path), layer, site, plan.query[0])
+            whole = at_path(model, site.path)
+            _resize_layer(layer, site, plan)
+            _check_scales(whole, layer, site)
+            check_pruned(whole, layer, site, zip(plan.query, plan.key, strict=True))
     _resize_rest(pruned, sites, plans)
     find_sites(pruned)  # the checks of what is left
     return pruned
@@ -96,24 +103,65 @@ def _plan(model: nnx.Module, site: AttentionSite, kept: np.ndarray) -> _Plan:
     return _Plan(layers, groups > 0, Numbers(*shapes.pop(), site.head_dim))
 
 
-def _remove(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
-    """Remove the heads of a layer of the copy."""
-    _require_known(layer, site)
-    scales = _float_properties(layer)
-    for path, axis, kinds in site.held():
-        variable, holder = at_path(layer, path), at_path(layer, path.rpartition(".")[0])
-        old = variable[...]
-        rows = zip(plan.query, plan.key, strict=True)
-        kept = [np.flatnonzero(kept_along(site, path, old.shape, axis, kinds, *own)) for own in rows]
-        layers = [old] if site.layers is None else old
-        taken = [take(own, index, axis, f"{site.path}, heads") for own, index in zip(layers, kept, strict=True)]
-        new = taken[0] if site.layers is None else jnp.stack(taken)
-        variable.set_value(new)
-        front = 0 if site.layers is None else 1
+class _Cut(NamedTuple):
+    """A parameter that holds heads, and what is kept of it."""
+
+    site: AttentionSite
+    path: str
+    variable: nnx.Variable
+    axis: int
+    kept: list[list[int]]  # entries along the axis, by layer
+    holders: list[Any]  # modules that have the parameter
+
+    def removes(self) -> bool:
+        """Return whether entries go."""
+        return len(self.kept[0]) < self.variable[...].shape[self.axis]
+
+
+def _cuts(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> list[_Cut]:
+    """Return the parameters that lose heads, each once, and refuse tied ones that would lose others elsewhere."""
+    found: dict[int, _Cut] = {}
+    for site in sites:
+        layer, plan = at_path(model, site.path), plans[site.path]
+        for path, axis, kinds in () if _cuts_itself(model, site) else site.held():
+            variable, holder = at_path(layer, path), at_path(layer, path.rpartition(".")[0])
+            rows, shape = zip(plan.query, plan.key, strict=True), variable[...].shape
+            kept = [np.flatnonzero(kept_along(site, path, shape, axis, kinds, *row)).tolist() for row in rows]
+            cut = found.setdefault(id(variable), _Cut(site, path, variable, axis, kept, []))
+            if (axis, kept) != (cut.axis, cut.kept):
+                raise HeadjaxError(
+                    f"{site.path}: shares its {path} with {cut.site.path} ({cut.path}), as tied layers do; remove the "
+                    f"same heads of both"
+                )
+            cut.holders.append(holder)
+    for parts, module in nnx.iter_modules(model, graph=True):
+        for name, entry in vars(module).items():
+            shared = found.get(id(entry))
+            if shared is not None and shared.removes() and not any(module is holder for holder in shared.holders):
+                other = ".".join(map(str, (*parts, name)))
+                raise HeadjaxError(
+                    f"{shared.site.path}: shares its {shared.path} with {other}, no part of an attention layer, which "
+                    f"keeps its size; give the layer a parameter of its own"
+                )
+    return [cut for cut in found.values() if cut.removes()]
+
+
+def _remove(cut: _Cut) -> None:
+    """Remove heads from a parameter, and set the static shapes of the modules that hold it."""
+    old, site = cut.variable[...], cut.site
+    layers = [old] if site.layers is None else old
+    pairs, name = zip(layers, cut.kept, strict=True), f"{site.path}, heads"
+    taken = [take(own, np.asarray(index), cut.axis, name) for own, index in pairs]
+    new = taken[0] if site.layers is None else jnp.stack(taken)
+    cut.variable.set_value(new)
+    front = 0 if site.layers is None else 1
+    for holder in {id(holder): holder for holder in cut.holders}.values():
         _resize_projection(holder, old.shape[front:], new.shape[front:])
-    _resize_layer(layer, site, plan.numbers)
-    kept_heads = zip(site.head_ids(), plan.query.ravel(), strict=True)
-    setattr(layer, HEAD_IDS, tuple(head.head for head, stays in kept_heads if stays))
+
+
+def _check_scales(whole: nnx.Module, layer: nnx.Module, site: AttentionSite) -> None:
+    """Raise `HeadjaxError` where a property that is a fraction differs between a layer and the pruned one."""
+    scales = _float_properties(whole)
     for name, value in _float_properties(layer).items():
         if value != scales.get(name, value):
             raise HeadjaxError(
@@ -131,10 +179,12 @@ def _require_known(layer: nnx.Module, site: AttentionSite) -> None:
     width = at_path(layer, site.kernel)[...].shape[-1]
     if site.heads in (1, site.head_dim, width, site.layers):
         return  # an axis of this length says nothing
-    for path, variable in parameters(layer):
-        if path not in known and site.heads in variable[...].shape:
+    arrays = [(path, variable[...]) for path, variable in parameters(layer)]
+    arrays += [(name, array) for name, array in vars(layer).items() if isinstance(array, jax.Array | np.ndarray)]
+    for path, array in arrays:
+        if path not in known and site.heads in array.shape:
             raise HeadjaxError(
-                f"{site.path}: {path} has shape {list(variable[...].shape)} and may hold its {site.heads} heads; say "
+                f"{site.path}: {path} has shape {list(array.shape)} and may hold its {site.heads} heads; say "
                 f"where they lie: headjax.register_attention({type(layer).__qualname__}, view)"
             )
 
@@ -246,9 +296,9 @@ class Numbers(NamedTuple):
         yield from ((name, sizes["heads * head_dim"]) for name in PRODUCTS)
 
 
-def _resize_layer(layer: nnx.Module, site: AttentionSite, after: Numbers) -> None:
+def _resize_layer(layer: nnx.Module, site: AttentionSite, plan: _Plan) -> None:
     """Set the static numbers of heads of a layer, of the modules within it and of their configs."""
-    before = Numbers.of(site)
+    before, after = Numbers.of(site), plan.numbers
     for _, module in nnx.iter_modules(layer, graph=True):
         _resize_module(module, before, after)
     for path, size in site.sizes:
@@ -256,6 +306,8 @@ def _resize_layer(layer: nnx.Module, site: AttentionSite, after: Numbers) -> Non
             raise HeadjaxError(f"{site.path}: sizes: {path}: expected one of {', '.join(after.named())}, got {size!r}")
         holder, _, name = path.rpartition(".")
         setattr(at_path(layer, holder), name, after.named()[size])
+    kept_heads = zip(site.head_ids(), plan.query.ravel(), strict=True)
+    setattr(layer, HEAD_IDS, tuple(head.head for head, stays in kept_heads if stays))
 
 
 def _resize_module(module: nnx.Module, before: Numbers, after: Numbers) -> None:

@@ -78,6 +78,12 @@ def attach(
     for site in sites:
         layer = at_path(model, site.path)
         holder: Any = layer if isinstance(layer, AttentionModule) else at_path(layer, site.output)
+        other = getattr(holder, "head_seam", None)
+        if other is not None and other.site.path in gates and other.site.path != site.path:
+            raise HeadjaxError(
+                f"{site.path}: shares its {site.output} with {other.site.path}, and one module cannot hold the gates "
+                "of both; give each layer a module of its own around the shared kernel"
+            )
         cls: Any = type(holder)
         holder.__class__ = _gated_class(cls)
         holder.head_gate = HeadGate(gates[site.path] * UNIT)
@@ -107,6 +113,14 @@ def _gated_class(cls: Any) -> Any:
         return found._replace(context=_through(self, projection, contexts))
 
     return subclass(cls, {"attend": attended} if issubclass(cls, AttentionModule) else {"__call__": projected})
+
+
+def operations(jaxpr: Any) -> Iterator[Any]:
+    """Yield the operations of a trace, and those of the traces within it, in the order of computation."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in jax.tree.leaves(tuple(eqn.params.values()), is_leaf=lambda value: hasattr(value, "eqns")):
+            yield from operations(inner) if hasattr(inner, "eqns") else ()
 
 
 def subclass(cls: Any, body: Mapping[str, Any]) -> Any:
