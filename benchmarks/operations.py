@@ -165,7 +165,7 @@ def sweeping(shape: Shape) -> Operation:
     config, batch = language_model(shape), tokens(shape)
     model = drawn(config)
     program, state = prepare(model, None)
-    lowered = measure.lower(program, (), state, ones(program.sites), program.read(batch))
+    lowered = measure.lower(program, state, ones(program.sites), program.read(batch))
     return Operation(
         lambda: ablate(model, [batch]).ablated, sweeping_flops(config, shape), held_bytes(lowered.compile())
     )

@@ -25,14 +25,14 @@ from headjax.heads.program import (
     Loss,
     Losses,
     Measured,
-    Metrics,
     ModuleProgram,
     Program,
+    compiled,
     measure,
     prepare,
     require_finite,
 )
-from headjax.heads.seam import recording, subclass
+from headjax.heads.seam import calls_in, subclass
 from headjax.heads.site import AttentionSite, Gates, at_path, filled, find_heads, ones, require_heads
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import explicit_mesh
@@ -121,19 +121,19 @@ def ablate(
     if mode not in get_args(Mode):
         raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
     program, state = prepare(model, loss, compute)
+    program = dataclasses.replace(program, metrics=tuple((metrics or {}).items()), fixed=program.fixed and not metrics)
     known = find_heads(program.sites)
     chosen = tuple(known) if heads is None else require_heads(program.sites, heads)
     at = filled(program.sites, gates)
     variants = {head: _changed(*known[head], at, mode) for head in chosen}
-    extra: Metrics = tuple((metrics or {}).items())
-    walk = _walk_of(model, program, state, extra)
+    walk = _walk_of(model, program, state)
     baseline: list[Measured] = []
     ablated: dict[HeadId, list[Measured]] = {head: [] for head in chosen}
     for number, batch in enumerate(checked(program, state, batches, strict)):
-        whole = require_finite(fetch(measure(program, extra, state, at, batch)), "the model", number)
+        whole = require_finite(fetch(measure(program, state, at, batch)), "the model", number)
         baseline.append(whole)
         found: Iterable[tuple[HeadId, Measured]] = (
-            (head, measure(program, extra, state, row.of(at), batch)) for head, row in variants.items()
+            (head, measure(program, state, row.of(at), batch)) for head, row in variants.items()
         )
         if walk is not None:
             states = walk.states(at, batch)
@@ -207,14 +207,14 @@ class _Block(NamedTuple):
         return {path: gates[whole][index] for path, (whole, index) in self.gates.items()}
 
 
-def _walk_of(model: Any, program: Program, state: Any, metrics: Metrics) -> _Walk | None:
+def _walk_of(model: Any, program: Program, state: Any) -> _Walk | None:
     """Return the walk through a model that offers one which has all of its heads; None for others."""
     offers = all(callable(getattr(model, name, None)) for name in ("embed", "blocks", "finish"))
     if not offers or not isinstance(program, ModuleProgram) or explicit_mesh(state) is not None:
         return None
     known, by_path = find_heads(program.sites), {site.path: site for site in program.sites}
     places = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model, graph=True)}
-    blocks, walked = [], 0
+    blocks, walked = list[_Block](), 0
     for block in model.blocks():
         own: dict[str, tuple[str, tuple[int, ...]]] = {}
         sites = sites_within(block)
@@ -229,8 +229,10 @@ def _walk_of(model: Any, program: Program, state: Any, metrics: Metrics) -> _Wal
             walked += site.heads
         plain = tuple(dataclasses.replace(site, ids=None, first=None) for site in sites)
         graph, arrays = nnx.split(block, graph=True)
-        blocks.append(_Block(ModuleProgram(plain, program.loss, graph), arrays, own))
-    return _Walk(program, state, metrics, blocks) if walked == len(known) else None
+        alike = (block.program for block in blocks if block.program.sites == plain and block.program.graph == graph)
+        block_program = next(alike, None) or ModuleProgram(plain, program.loss, graph, fixed=program.fixed)
+        blocks.append(_Block(block_program, arrays, own))
+    return _Walk(program, state, blocks) if walked == len(known) else None
 
 
 def together(heads: int) -> int:
@@ -245,15 +247,13 @@ class _Walk:
 
     program: ModuleProgram
     state: Any
-    metrics: Metrics
     blocks: Sequence[_Block]
 
     def agrees(self, whole: Measured, last: Any, batch: Any) -> bool:
         """Return whether the walk computes what a whole pass does: a loss may read the model otherwise."""
         leaves, tree = jax.tree.flatten(last)
-        finish = functools.partial(_values, self.program, self.metrics, tree)
-        with recording() as calls:
-            jax.eval_shape(finish, self.state, leaves, batch)
+        finish = functools.partial(_values, self.program, tree)
+        calls = calls_in(jax.make_jaxpr(finish)(self.state, leaves, batch).jaxpr)
         found = fetch(self._finish(leaves, tree, (False,) * len(leaves), batch))
         same = (np.allclose(whole.values[name], found.values[name], rtol=1e-3, atol=1e-4) for name in whole.values)
         return not calls and all(same)
@@ -298,7 +298,7 @@ class _Walk:
         return self._finish(leaves, jax.tree.structure(states[-1]), many, batch)
 
     def _finish(self, leaves: list[Any], tree: Any, many: tuple[bool, ...], batch: Any) -> Measured:
-        return _measure_many(self.program, self.metrics, tree, many, self.state, leaves, batch)
+        return _measure_many(self.program, tree, many, self.state, leaves, batch)
 
 
 def _options(program: ModuleProgram) -> dict[str, Any]:
@@ -307,7 +307,7 @@ def _options(program: ModuleProgram) -> dict[str, Any]:
     return {} if compute is None else {"compute": compute}
 
 
-@functools.partial(jax.jit, static_argnames="program")
+@compiled()
 def _embed(program: ModuleProgram, state: Any, batch: Any) -> Any:
     model: Any = program.gated(state, ones(program.sites))
     return model.embed(batch, **_options(program))
@@ -319,12 +319,12 @@ def _stepped(program: ModuleProgram, state: Any, gates: Gates, entering: Any) ->
     return block(entering, **_options(program))
 
 
-@functools.partial(jax.jit, static_argnames="program")
+@compiled()
 def _step(program: ModuleProgram, state: Any, gates: Gates, entering: Any) -> Any:
     return marked(entering, _stepped(program, state, gates, entering))
 
 
-@functools.partial(jax.jit, static_argnames=("program", "tree", "ablated", "many", "differs"))
+@compiled("tree", "ablated", "many", "differs")
 def _steps(
     program: ModuleProgram,
     tree: Any,
@@ -345,7 +345,7 @@ def _steps(
     return jax.vmap(one, in_axes=axes)(leaves, gates)
 
 
-def _values(program: ModuleProgram, metrics: Metrics, tree: Any, state: Any, leaves: list[Any], batch: Any) -> Measured:
+def _values(program: ModuleProgram, tree: Any, state: Any, leaves: list[Any], batch: Any) -> Measured:
     """Return the values of a batch from the state after the last block."""
     model: Any = program.gated(state, ones(program.sites))
     output = model.finish(jax.tree.unflatten(tree, leaves), **_options(program))
@@ -353,14 +353,13 @@ def _values(program: ModuleProgram, metrics: Metrics, tree: Any, state: Any, lea
     model.__class__ = _finished_class(kind)
     model.head_output = nnx.data(output)
     total, targets = Losses.of(program.loss(model, batch))
-    others = {name: Losses.of(metric(model, batch)).total for name, metric in metrics}
+    others = {name: Losses.of(metric(model, batch)).total for name, metric in program.metrics}
     return Measured({"loss": total} | others, targets)
 
 
-@functools.partial(jax.jit, static_argnames=("program", "metrics", "tree", "many"))
+@compiled("tree", "many")
 def _measure_many(
     program: ModuleProgram,
-    metrics: Metrics,
     tree: Any,
     many: tuple[bool, ...],
     state: Any,
@@ -368,7 +367,7 @@ def _measure_many(
     batch: Any,
 ) -> Measured:
     """Return the values of every ablation, from the states after the last block."""
-    one = functools.partial(_values, program, metrics, tree)
+    one = functools.partial(_values, program, tree)
     if not any(many):
         return one(state, leaves, batch)
     return jax.vmap(one, in_axes=(None, [0 if own else None for own in many], None))(state, leaves, batch)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Collection, Iterable
@@ -29,7 +28,7 @@ from headjax.core.short import brief
 from headjax.heads.head_id import HeadId
 from headjax.heads.missed import checked
 from headjax.heads.ordering import Order, by_score
-from headjax.heads.program import Applied, Loss, Program, prepare
+from headjax.heads.program import Applied, Loss, Program, compiled, prepare
 from headjax.heads.site import find_heads, ones, require_stacks, to_values
 from headjax.nn.compute import Compute
 
@@ -233,7 +232,7 @@ def learn_gates(
     return LearnedGates(ones(program.sites) | gates, removed, values, found.fetch())
 
 
-@functools.partial(jax.jit, static_argnames=("program", "distribution"))
+@compiled("distribution")
 def _step(
     program: Program,
     distribution: GateDistribution,

@@ -62,12 +62,10 @@ def parameters_of(model: nnx.Module, paths: Iterable[str], besides: Iterable[str
     return sum(variable[...].size for variable in held)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _value(program: Program, state: Any, gates: Gates, batch: Any) -> jax.Array:
     return program.value(state, gates, batch).total
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _scoped_value(program: ModuleProgram, state: Any, gates: Gates, batch: Any) -> jax.Array:
     """Return the loss, computed under scopes that are named by the paths of the modules."""
     model = program.gated(state, gates)
@@ -123,7 +121,7 @@ def _joined(facts: Iterable[_Fact]) -> _Fact:
 
 def _without_gates(value: Any, program: Program, state: Any, batch: Any) -> list[Place]:
     """Return the places of the contexts that meet no gates in the trace of a loss."""
-    closed = value.trace(program, state, ones(program.sites), batch).jaxpr
+    closed = jax.make_jaxpr(functools.partial(value, program))(state, ones(program.sites), batch)
     numbers = len(jax.tree.leaves(state)), len(program.sites), len(jax.tree.leaves(batch))
     kinds = _Fact(), _Fact(gated=True), _Fact(batch=True)
     walk = _Walk()

@@ -15,7 +15,7 @@ from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.heads.discovery import find_sites
-from headjax.heads.seam import attach, recording
+from headjax.heads.seam import attach, calls_in
 from headjax.heads.site import AttentionSite, Gates, Sites, at_path, filled
 from headjax.mesh.distributed import fetch
 from headjax.nn.module import AttentionModule
@@ -27,6 +27,10 @@ Loss = Callable[[Any, Any], Any]
 
 Or the sums over each example's targets beside the numbers of targets, as `headjax.models.config.Loss` does.
 """
+
+
+Metrics = tuple[tuple[str, Loss], ...]
+"""Metrics by name, functions of a model and a batch that return one value per example."""
 
 
 class Losses(NamedTuple):
@@ -64,15 +68,22 @@ Where the axis holds `heads * head_dim` entries, the number of heads follows.
 
 @dataclasses.dataclass(frozen=True)
 class Program(abc.ABC):
-    """A loss as a function of arrays, gates and a batch; equal programs share one compilation."""
+    """A loss as a function of arrays, gates and a batch.
+
+    Equal programs share one compilation where they are fixed: a model of headjax and its own loss read nothing that
+    can change. Others are traced anew for every program, as Python may read another number by then.
+    """
 
     by_position: ClassVar[bool]  # whether it takes a gate for each position, too
     sites: Sites
     loss: Loss
     # Paths of the sites whose layers show their probabilities.
     shown: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
+    metrics: Metrics = dataclasses.field(default=(), kw_only=True)
+    fixed: bool = dataclasses.field(default=False, kw_only=True)
     # Brings a batch to the device, and checks it where the model knows how.
     read: Callable[[Any], Any] = dataclasses.field(default_factory=lambda: arrays_of, compare=False, kw_only=True)
+    jitted: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     @abc.abstractmethod
     def value(self, state: Any, gates: Gates, batch: Any, **readings: Any) -> Losses:
@@ -81,11 +92,11 @@ class Program(abc.ABC):
     def calls(self, state: Any, batch: Any) -> Calls:
         """Return the shape of a batch's loss, and the calls of sites, from shapes alone."""
         gates = {site.path: jax.ShapeDtypeStruct(site.shape, jnp.float32) for site in self.sites}
-        with recording() as recorded:
-            loss = jax.eval_shape(self.value, state, gates, batch).total
-        if loss.ndim > 1:
-            raise HeadjaxError(f"loss: expected one number or one for each example, got shape {list(loss.shape)}")
-        return Calls(loss.ndim == 1, recorded)
+        traced, shapes = jax.make_jaxpr(self.value, return_shape=True)(state, gates, batch)
+        if shapes.total.ndim > 1:
+            shape = list(shapes.total.shape)
+            raise HeadjaxError(f"loss: expected one number or one for each example, got shape {shape}")
+        return Calls(shapes.total.ndim == 1, calls_in(traced.jaxpr))
 
     def losses(self, state: Any, gates: Gates, batch: Any) -> Losses:
         """Return the loss of every example, `[batch]`: a loss of one number is taken on batches of one example."""
@@ -110,7 +121,7 @@ class ModuleProgram(Program):
 
     def __hash__(self) -> int:
         # Static attributes of other people's modules need not have a hash; they can be compared.
-        return hash((self.sites, self.loss))
+        return hash(self.sites)
 
     def value(self, state: Any, gates: Gates, batch: Any, **readings: Any) -> Losses:
         return Losses.of(self.loss(self.gated(state, gates, **readings), batch))
@@ -167,8 +178,10 @@ def prepare(model: nnx.Module | Applied, loss: Loss | None, compute: Any = None)
     loss, sites = OwnLoss(compute) if loss is None else loss, sites_of(model)
     if isinstance(model, nnx.Module):
         graph, state = nnx.split(model, graph=True)
-        options: dict[str, Any] = {"shown": shown_in(model, sites), "read": getattr(model, "device_batch", arrays_of)}
-        return ModuleProgram(sites, loss, graph, **options), state
+        read = getattr(model, "device_batch", None)  # of headjax's models
+        options: dict[str, Any] = {"shown": shown_in(model, sites), "read": read or arrays_of}
+        fixed = read is not None and isinstance(loss, OwnLoss)
+        return ModuleProgram(sites, loss, graph, fixed=fixed, **options), state
     return TreeProgram(sites, loss, model[0]), model[1]
 
 
@@ -261,8 +274,24 @@ def each_example(function: Callable[[Any], Any], batch: Any) -> Any:
     return jax.vmap(one, in_axes=(jax.tree.map(lambda array: 0 if array.ndim else None, batch),))(batch)
 
 
-Metrics = tuple[tuple[str, Loss], ...]
-"""Metrics by name, functions of a model and a batch that return one value per example."""
+def compiled(*static: str) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function whose first argument is a `program`; see `Program` for how long a compilation lasts."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        shared = jax.jit(function, static_argnames=("program", *static))
+
+        @functools.wraps(function)
+        def call(program: Program, *args: Any) -> Any:
+            if program.fixed:
+                return shared(program, *args)
+            if function not in program.jitted:
+                program.jitted[function] = jax.jit(functools.partial(function, program), static_argnames=static)
+            return program.jitted[function](*args)
+
+        call.lower = shared.lower  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 class Measured(NamedTuple):
@@ -272,12 +301,13 @@ class Measured(NamedTuple):
     targets: Any
 
 
-@functools.partial(jax.jit, static_argnames=("program", "metrics"))
-def measure(program: Program, metrics: Metrics, state: Any, gates: Gates, batch: Any) -> Measured:
+@compiled()
+def measure(program: Program, state: Any, gates: Gates, batch: Any) -> Measured:
     """Return the values of a batch at these gates, by a whole pass."""
     total, targets = program.losses(state, gates, batch)
     others = {
-        name: dataclasses.replace(program, loss=metric).losses(state, gates, batch).total for name, metric in metrics
+        name: dataclasses.replace(program, loss=metric).losses(state, gates, batch).total
+        for name, metric in program.metrics
     }
     return Measured({"loss": total} | others, targets)
 
@@ -285,7 +315,7 @@ def measure(program: Program, metrics: Metrics, state: Any, gates: Gates, batch:
 def mean_loss(program: Program, state: Any, gates: Gates, batches: Iterable[Any]) -> float:
     """Return the mean loss of a target at these gates."""
     found = [
-        require_finite(fetch(measure(program, (), state, gates, program.read(batch))), "the model", number)
+        require_finite(fetch(measure(program, state, gates, program.read(batch))), "the model", number)
         for number, batch in enumerate(batches)
     ]
     if not found:

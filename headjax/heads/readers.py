@@ -22,7 +22,7 @@ from headjax.core.tensors import Params
 from headjax.heads.agreement import count_examples
 from headjax.heads.maps import BlockMap, OutputMap, SiteLayer, layers_of, on_devices_of, second_maps
 from headjax.heads.missed import checked
-from headjax.heads.program import Loss, Program, examples_in, mean_loss, prepare
+from headjax.heads.program import Loss, Program, compiled, examples_in, mean_loss, prepare
 from headjax.heads.refit import Change, RefitSums
 from headjax.heads.sensitivity import prices
 from headjax.heads.site import ones
@@ -285,7 +285,7 @@ def _second_moments(contexts: jax.Array, layers: int) -> jax.Array:
     return jnp.einsum("ltn,ltm->lnm", x, x, precision="highest")
 
 
-@functools.partial(jax.jit, static_argnames="program")
+@compiled()
 def contexts_of(program: Program, state: Any, batch: Any) -> dict[str, jax.Array]:
     """Return the contexts of every site, `[layers?, examples, positions..., features + 1]`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from headjax.core.progress import Update
 from headjax.core.short import brief
 from headjax.heads.head_id import HeadId, Values
 from headjax.heads.missed import checked
-from headjax.heads.program import Applied, Loss, Losses, Program, each_example, prepare
+from headjax.heads.program import Applied, Loss, Losses, Program, compiled, each_example, prepare
 from headjax.heads.seam import Notes
 from headjax.heads.site import AttentionSite, Gates, Sites, filled, to_values
 from headjax.heads.statistics import STATISTICS, sum_over
@@ -213,7 +212,7 @@ class _Sums(NamedTuple):
     heads: dict[str, dict[str, Any]]  # by score and site
 
 
-@functools.partial(jax.jit, static_argnames=("program", "statistics"))
+@compiled("statistics")
 def batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates: Gates, batch: Any) -> _Sums:
     """Return the sums of every score over one batch."""
     found = _derivatives(program, statistics, state, gates, batch)

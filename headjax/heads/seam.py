@@ -11,8 +11,6 @@ recomputation in another way.
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +19,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
 from headjax.core.errors import HeadjaxError
@@ -167,11 +167,8 @@ def _through(holder: Any, projection: Any, contexts: jax.Array) -> jax.Array:
             f"{site.heads} heads of {site.head_dim}"
         )
     lead = contexts.shape[:-2] if contexts.shape[-2:] == heads else contexts.shape[:-1]
-    calls = _recorded.get()
-    if calls is not None:
-        calls.setdefault(site.path, []).append(tuple(lead))
     gates = holder.head_gate[...] / UNIT
-    by_head = contexts.reshape(*lead, *heads)
+    by_head = _called.bind(contexts.reshape(*lead, *heads), path=site.path, lead=tuple(lead))
     gates = placed_as(gates.reshape((1,) * (len(lead) + 1 - gates.ndim) + gates.shape), by_head, len(lead) + 1)
     whole = spread_by_compiler(functools.partial(output_matrix, site), PartitionSpec(), projection)
     matrix = jax.lax.stop_gradient(whole)  # [heads, head_dim, width]
@@ -217,17 +214,20 @@ def _reading(read: Read, contexts: jax.Array, matrix: jax.Array, cotangent: jax.
 
 _gate.defvjp(_forward, _backward)
 
-_recorded: contextvars.ContextVar[dict[str, list[tuple[int, ...]]] | None] = contextvars.ContextVar(
-    "recorded", default=None
-)
+# A call of a site in a trace, the identity. A side effect of tracing would be missing wherever JAX has a trace already,
+# as within a model's own `nnx.jit` and `nnx.remat`.
+_called = Primitive("head_contexts")
+_called.def_impl(lambda contexts, **_: contexts)
+_called.def_abstract_eval(lambda contexts, **_: contexts)
+mlir.register_lowering(_called, lambda ctx, contexts, **_: [contexts])
+batching.defvectorized(_called)
+ad.primitive_jvps[_called] = lambda primals, tangents, **call: (_called.bind(*primals, **call), *tangents)
 
 
-@contextlib.contextmanager
-def recording() -> Iterator[dict[str, list[tuple[int, ...]]]]:
-    """Yield a dict that a trace of a gated model fills with the shapes of positions of every call, by site."""
+def calls_in(jaxpr: Any) -> dict[str, list[tuple[int, ...]]]:
+    """Return the axes before the heads at every call of a site in the trace of a gated model, by site."""
     calls: dict[str, list[tuple[int, ...]]] = {}
-    token = _recorded.set(calls)
-    try:
-        yield calls
-    finally:
-        _recorded.reset(token)
+    for eqn in operations(jaxpr):
+        if eqn.primitive is _called:
+            calls.setdefault(eqn.params["path"], []).append(eqn.params["lead"])
+    return calls

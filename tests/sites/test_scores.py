@@ -137,23 +137,29 @@ def test_an_order_that_a_model_does_not_have_is_refused_by_name(by):
         headjax.order_heads(model, BATCHES, by, loss=loss)
 
 
-def test_one_compilation_serves_all_gates():
-    model, traced = HOUSES["flax"](), []
+def test_one_compilation_serves_all_batches_and_gates():
+    traced = []
 
     def counted(model, batch):
         traced.append(None)
         return loss(model, batch)
 
-    gates = gates_of(model)
-    headjax.score_heads(model, BATCHES, loss=counted)
-    headjax.ablate(model, BATCHES, loss=counted)
-    calls = len(traced)
-    gates["layers.0.attn"] = jnp.array([1.0, 0.0, 0.5, 2.0])
-    first = headjax.score_heads(model, BATCHES, loss=counted, gates=gates)
-    headjax.ablate(model, BATCHES, "all-but-one", loss=counted, gates=gates)
-    assert len(traced) == calls
+    def traces(function, *args, **kwargs):
+        traced.clear()
+        function(HOUSES["flax"](), *args, loss=counted, **kwargs)
+        return len(traced)
+
+    assert traces(headjax.score_heads, BATCHES * 3) == traces(headjax.score_heads, BATCHES)
+    one = traces(headjax.ablate, BATCHES, heads=["layers.0.attn/0"])
+    assert traces(headjax.ablate, BATCHES * 3, "all-but-one") == one
+
+
+def test_scores_at_gates_are_gradients_there():
+    model = HOUSES["flax"]()
+    gates = gates_of(model) | {"layers.0.attn": jnp.array([1.0, 0.0, 0.5, 2.0])}
+    found = headjax.score_heads(model, BATCHES, loss=loss, gates=gates)
     expected = np.abs(by_hand(model, gates)["layers.0.attn"]).mean(0)
-    assert_close(flat(first.score("importance"), model)["layers.0.attn"], expected, sums=4 * SUMS)
+    assert_close(flat(found.score("importance"), model)["layers.0.attn"], expected, sums=4 * SUMS)
 
 
 @pytest.mark.parametrize("name", ["flax", "scanned", "own"])
