@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
-from headjax.heads.seam import operations
+from headjax.heads.seam import coarsest
 from headjax.heads.site import AttentionSite, at_path, kept_along, output_matrix, parameters, size_of
 
 ROUNDING = 0.03
@@ -212,9 +212,7 @@ def _rounding(module: nnx.Module, run: Callable[[Any], Any]) -> float:
         traced = jax.make_jaxpr(lambda state: jax.tree.leaves(run(nnx.merge(graph, state))))(state)
     except Exception:  # code that runs, and that cannot be traced
         return ROUNDING
-    types = [getattr(made.aval, "dtype", None) for eqn in operations(traced.jaxpr) for made in eqn.outvars]
-    floats = {kind for kind in types if kind is not None and jnp.issubdtype(kind, jnp.floating)}
-    return min(ROUNDING, max((float(jnp.finfo(kind).eps) for kind in floats), default=1.0) ** 0.5)
+    return min(ROUNDING, float(jnp.finfo(coarsest(traced.jaxpr)).eps) ** 0.5)
 
 
 def _first(module: Any, site: AttentionSite) -> Any:

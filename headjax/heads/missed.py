@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
+from headjax.heads.coupling import compare_examples
 from headjax.heads.discovery import REGISTER, not_recognised, report_missed
 from headjax.heads.program import Losses, ModuleProgram, Program
 from headjax.heads.seam import subclass
@@ -25,11 +26,16 @@ SCOPE = "module "
 
 
 def checked(program: Program, state: Any, batches: Iterable[Any], strict: bool) -> Iterator[Any]:
-    """Yield batches as JAX arrays, and say on the first one which attention layers of the loss are left out."""
+    """Yield batches as JAX arrays, and say on the first one which attention layers of the loss are left out.
+
+    The first one with several examples shows whether the loss is one of its examples.
+    """
+    compared = False
     way = REGISTER if isinstance(program, ModuleProgram) else "give its W_O among the sites"
     for number, batch in enumerate(map(program.read, batches)):
         if number == 0:
             report_missed(missed(program, state, batch), strict, way)
+        compared = compared or compare_examples(program, state, batch)
         yield batch
 
 

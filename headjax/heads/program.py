@@ -267,6 +267,13 @@ def examples_in(batch: Any) -> int:
 
 def each_example(function: Callable[[Any], Any], batch: Any) -> Any:
     """Return a function's results for batches of one example each, with an axis of examples in front."""
+    sizes = {_path_of(path): array.shape[0] for path, array in jax.tree_util.tree_leaves_with_path(batch) if array.ndim}
+    if len(set(sizes.values())) > 1:
+        raise DataError(
+            f"batches: the first axes of {', '.join(sizes)} are {', '.join(map(str, sizes.values()))}; a loss of one "
+            "number is taken example by example, and each array needs the axis of examples in front; return the losses "
+            "of the examples, [batch], or let the loss hold what they share"
+        )
 
     def one(example: Any) -> Any:
         return function(jax.tree.map(lambda array, whole: array[None] if whole.ndim else array, example, batch))

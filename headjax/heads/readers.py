@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads.agreement import count_examples
+from headjax.heads.coupling import compare_examples
 from headjax.heads.maps import BlockMap, OutputMap, SiteLayer, layers_of, on_devices_of, second_maps
 from headjax.heads.missed import checked
 from headjax.heads.program import Loss, Program, compiled, examples_in, mean_loss, prepare
@@ -165,8 +166,11 @@ class SiteReader:
         """Say which attention no site holds, unless `strict` is None."""
         self.model, self.copy = model, nnx.clone(model, graph=True)
         self.program, self.state = prepare(model, loss, None if compute == Compute() else compute)
-        read = map(self.program.read, batches)
-        self.batches = list(read if strict is None else checked(self.program, self.state, batches, strict))
+        if strict is None:
+            self.batches = list(map(self.program.read, batches))
+            any(compare_examples(self.program, self.state, batch) for batch in self.batches)
+        else:
+            self.batches = list(checked(self.program, self.state, batches, strict))
 
     @staticmethod
     def on_mesh(function: Callable[..., Any]) -> Callable[..., Any]:

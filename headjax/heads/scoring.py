@@ -111,7 +111,8 @@ def score_heads(
         batches: Examples: arrays by Hugging Face's names with labels; for your loss, trees of arrays whose first axis
             is that of the examples.
         loss: Function of a model and a batch that returns the losses of the examples, `[batch]`. If it returns one
-            number, it is taken on batches of one example each. None is the model's own, `model.loss(batch)`.
+            number, which must be the sum or mean of those of its examples alone, it is taken on batches of one example
+            each. None is the model's own, `model.loss(batch)`. What Python reads in it is read anew in every call.
         gates: Gates at which to score, by the path of the site, of its `shape`. None is all ones.
         statistics: Names of the statistics to take; None is all where the model shows probabilities.
         compute: Precision and kernels of a headjax model's own loss.
@@ -120,8 +121,8 @@ def score_heads(
 
     Raises:
         DataError: There are no examples, or none has a target.
-        HeadjaxError: A score is not finite, a statistic does not exist or cannot be taken of this model, the model has
-            no attention layer (`attention_sites`), or there is no loss.
+        HeadjaxError: A loss compares the examples of a batch, a score is not finite, a statistic does not exist or
+            cannot be taken of this model, the model has no attention layer (`attention_sites`), or there is no loss.
     """
     started = time.perf_counter()
     program, state = prepare(model, loss, compute)

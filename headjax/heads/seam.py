@@ -123,6 +123,13 @@ def operations(jaxpr: Any) -> Iterator[Any]:
             yield from operations(inner) if hasattr(inner, "eqns") else ()
 
 
+def coarsest(jaxpr: Any) -> Any:
+    """Return the float type with the largest epsilon in which a trace computes, float32 where it has none."""
+    types = (getattr(made.aval, "dtype", None) for eqn in operations(jaxpr) for made in eqn.outvars)
+    floats = [kind for kind in types if kind is not None and jnp.issubdtype(kind, jnp.floating)]
+    return max(floats, key=lambda kind: jnp.finfo(kind).eps, default=jnp.float32)
+
+
 def subclass(cls: Any, body: Mapping[str, Any]) -> Any:
     """Return a subclass of a class under the class's own name."""
     return type(cls.__name__, (cls,), {**body, "__module__": cls.__module__, "__qualname__": cls.__qualname__})
