@@ -278,7 +278,8 @@ def _context_sums(whole: jax.Array, own: jax.Array, matrix: jax.Array, kept: jax
     target, present = (array.reshape(array.shape[0], -1, array.shape[-1]) for array in (whole, own))
     counted = target[..., -1:]
     features = jnp.concatenate([present[..., :-1], jnp.ones_like(counted)], axis=-1) * counted
-    residual = (target[..., :-1] - present[..., :-1] * kept[None, None]) @ matrix.astype(jnp.float32) * counted
+    lost = target[..., :-1] - present[..., :-1] * kept[None, None].astype(target.dtype)
+    residual = lost @ matrix.astype(jnp.float32) * counted
     return sums_by_half(features, residual, shift)
 
 

@@ -9,6 +9,7 @@ import headjax
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.heads.ablation import Ablation, ablate
+from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates
 from headjax.heads.ordering import requested_count, uniform_steps
@@ -70,6 +71,10 @@ REFUSED = {
         (lambda: Subset(count=0), "count: must be an integer of at least 1"),
         (lambda: prune(MODEL, "decoder/0/0"), "heads: expected a list of heads"),
         (lambda: prune(MODEL, HEADS, share="50%"), "share: must be from 0 to 1, got '50%'"),
+        (
+            lambda: Kind("multi_head", num_heads=4),
+            "^of: must be a class, such as headjax.MultiHeadAttention, got 'multi",
+        ),
         (lambda: OrderConfig(by="fishr"), r"^by: .* did you mean 'fisher'\?$"),
     ],
     DataError: [
@@ -79,6 +84,7 @@ REFUSED = {
         (lambda: score_heads(TWO, [IGNORING]), "no example with a target"),
         (lambda: paired_bootstrap(np.zeros(1), np.zeros(1)), "1 examples are too few"),
         (lambda: sum_over([]), NO_EXAMPLE),
+        (lambda: learn_gates(TWO, iter([]), Subset(count=4), steps=1, learning_rate=0.1), NO_EXAMPLE),
         (lambda: score_heads(TWO, BATCH), "batches: expected a list of batches, .* got str"),
         (lambda: score_heads(FLAX, BATCH, loss=lambda model, batch: 0.0), "batches: expected a list of batches"),
     ],
@@ -100,6 +106,7 @@ REFUSED = {
         ),
         (lambda: headjax.gated(MODEL, ["decoder/0/0"]), "gates: expected numbers by head, .* got list"),
         (lambda: score_heads(TWO, [BATCH], loss=lambda model, batch: (0.0, {})), "loss: expected .* got tuple"),
+        (lambda: find_sites(nnx.Dict({"a.b": FLAX})), "^a.b: dots separate names in a path"),
         (lambda: headjax.replace_attention(FLAX, lambda layer: None), "to: .* returned NoneType"),
         (lambda: SCORES.score("importanse"), "'importanse'"),
         (lambda: order_heads(MODEL, [BATCH], OrderConfig(by="random", stacks=("cross",))), "no head stack 'cross'"),

@@ -37,6 +37,20 @@ def test_the_page_has_every_layer_and_its_numbers(name, tmp_path):
     assert "other examples" in page
 
 
+def test_batches_may_come_once(tmp_path):
+    """As a generator, as data loaders give them."""
+    model = HOUSES["einsum"]()
+
+    def results(given):
+        heads = headjax.order_heads(model, given(), "reconstruction", loss=loss)
+        repaired = headjax.reconstruct(model, given(), heads, share=0.5, loss=loss).model
+        path, few = tmp_path / "page.html", {"orders": ("importance_layer",), "percentages": (50,)}
+        page = headjax.report_heads(model, given(), path, loss=loss, held_out=given(), **few).read_text()
+        return heads, [mean_loss(repaired, batch) for batch in BATCHES], cells(page)
+
+    assert results(lambda: iter(BATCHES)) == results(lambda: BATCHES)
+
+
 def test_curves_are_the_loss_without_the_heads_of_the_order(tmp_path, monkeypatch):
     model, drawn = HOUSES["flax"](), {}
     from headjax.head_report import modules
