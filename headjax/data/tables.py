@@ -31,6 +31,7 @@ SUFFIXES = (*DELIMITED, ".json", ".jsonl", *ARROW)
 ROWS = 1024
 """Rows of a Parquet file that are read at a time."""
 
+_DOUBLED = '""'
 CELL = 2**31 - 1
 """Most characters of a cell of a CSV file."""
 
@@ -117,14 +118,14 @@ def _opened(file: Path, wanted: list[str] | None = None) -> Iterator[Table]:
 
 def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of every row that is not blank, with its number."""
-    lines, number, delimiter = read_lines(file), 0, "\t"
+    number = 0
     if suffix_of(file) == ".csv":
         first = re.sub('"[^"]*"', "", next(line for line in read_lines(file) if line.strip("\n")))
-        delimiter = next((one for one in ",;\t" if one in first), ",")
-    if suffix_of(file) == ".csv" or _is_quoted(file, _modified(file)):
-        rows = _quoted_rows(lines, delimiter)
+        rows = _quoted_rows(file, next((one for one in ",;\t" if one in first), ","))
+    elif inner := _inner_mark(file, _modified(file)):
+        rows = _quoted_rows(file, "\t", inner)
     else:
-        rows = (line.removesuffix("\n").split(delimiter) for line in lines)
+        rows = (line.removesuffix("\n").split("\t") for line in read_lines(file))
     try:
         for number, cells in enumerate(rows, start=1):
             if cells not in ([], [""]):
@@ -133,23 +134,29 @@ def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{file}: row {number + 1}: {error}; is a quotation mark left open?") from None
 
 
-def _quoted_rows(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
+def _quoted_rows(file: Path, delimiter: str, inner: str = _DOUBLED) -> Iterator[list[str]]:
+    """Return the rows of a file in which `inner` stands for a quotation mark inside a quoted cell."""
     csv.field_size_limit(CELL)
+    lines = (line.replace(inner, _DOUBLED) for line in read_lines(file))
     return csv.reader(lines, delimiter=delimiter, strict=True)
 
 
 @functools.lru_cache(maxsize=64)
-def _is_quoted(file: Path, modified: float) -> bool:
-    """Return whether every cell between tabs that begins with a quotation mark is a quoted one, and say so."""
+def _inner_mark(file: Path, modified: float) -> str:
+    """Return what stands for a quotation mark inside cells, if each that begins with one is quoted so, and say which.
+
+    It is empty where quotation marks are text, or where no cell begins with one.
+    """
     if not any(line.startswith('"') or '\t"' in line for line in read_lines(file)):
-        return False
-    try:
-        quoted = all(isinstance(cells, list) for cells in _quoted_rows(read_lines(file), "\t"))
-    except csv.Error:
-        quoted = False
-    meaning = "enclose cells, as pandas and R write them" if quoted else "are text, since not all of them enclose cells"
-    warnings.warn(f"{file}: quotation marks {meaning}", UserWarning, stacklevel=2)
-    return quoted
+        return ""
+    for inner in (_DOUBLED, '\\"'):  # of pandas, and of R's write.table
+        with contextlib.suppress(csv.Error):
+            for _ in _quoted_rows(file, "\t", inner):
+                pass
+            warnings.warn(f"{file}: quotation marks enclose cells, as pandas and R write them", stacklevel=2)
+            return inner
+    warnings.warn(f"{file}: quotation marks are text, since not all of them enclose cells", stacklevel=2)
+    return ""
 
 
 def _modified(file: Path) -> float:

@@ -62,6 +62,12 @@ def test_tsv_of_pandas_and_r_has_quoted_cells(tmp_path, name):
         assert len(told) == 1  # though the file is read more than once
 
 
+def test_tsv_of_r_may_have_backslashes_before_quotation_marks(tmp_path):
+    path = lines(tmp_path / "a.tsv", '"text"\t"label"', r'"He said \"no\"."' + "\t1", r'"C:\new"' + "\t0")
+    with pytest.warns(UserWarning, match="quotation marks enclose cells"):
+        assert [text for (text,) in cells_of(path, ["text"])] == ['He said "no".', r"C:\new"]
+
+
 @pytest.mark.parametrize("broken", ['"One" and "two"', '"left open', '"'])
 def test_quotation_marks_of_raw_tsv_are_text(tmp_path, broken):
     # As in MRPC's own file, whose sentences may be quotations as a whole.
