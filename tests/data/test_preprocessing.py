@@ -17,6 +17,7 @@ from tests.hub.directories import CONFIGS, model_of
 VIT = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}, "resample": 2}
 DEIT = {"image_processor_type": "DeiTImageProcessor", "size": {"height": 20, "width": 20}, "do_center_crop": True}
 DEIT |= {"crop_size": {"height": 16, "width": 16}, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.2, 0.3, 0.4]}
+CLASSES = {"0": "a", "1": "b", "2": "c"}
 SETTINGS = {
     "plain": VIT,
     "mean": VIT | {"image_mean": [0.0, 0.25, 0.5], "image_std": [1.0, 0.5, 0.25]},
@@ -68,7 +69,7 @@ def test_images_are_read_as_transformers_reads_them(images, tmp_path, name):
 )
 def test_images_have_the_size_that_the_files_make_where_the_model_reads_it(images, kind, size, read):
     """As of facebook's DINOv2, whose files crop to 224 where its config says 518."""
-    model = model_of(CONFIGS[kind] | {"image_size": size, "id2label": {"0": "a", "1": "b", "2": "c"}})
+    model = model_of(CONFIGS[kind] | {"image_size": size, "id2label": CLASSES})
     model = model.replace(files={FILE: json.dumps(DEIT).encode()})
     if not read:
         with pytest.raises(ConfigError, match=rf"{FILE}: images of 16 pixels a side, but the model reads {size}"):
@@ -80,7 +81,8 @@ def test_images_have_the_size_that_the_files_make_where_the_model_reads_it(image
 
 
 def test_without_files_images_have_the_size_of_the_model(images):
-    (batch,) = load_task(f"images:{images}", model_of(CONFIGS["dinov2"] | {"image_size": 8})).batches(3)
+    model = model_of(CONFIGS["dinov2"] | {"image_size": 8, "id2label": CLASSES})
+    (batch,) = load_task(f"images:{images}", model).batches(3)
     assert batch["pixel_values"].shape == (3, 3, 8, 8)
 
 

@@ -184,7 +184,6 @@ REFUSED = [
     ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
     ("bert", {"is_decoder": True}, "is_decoder"),
     ("roberta", ROBERTA | {"max_position_embeddings": 2}, "max_position_embeddings"),
-    ("xlm-roberta", {"problem_type": "multi_label_classification"}, "problem_type"),
     ("xlm-roberta", {"id2label": {"1": "no", "2": "yes"}}, "id2label"),
     ("gpt2", {"is_causal": False}, "is_causal"),
     ("llama", {"rope_scaling": YARN | {"mscale": 0.5}}, "rope_scaling: mscale"),
