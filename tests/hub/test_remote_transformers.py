@@ -84,7 +84,8 @@ def test_text_is_the_same_with_every_cache(name, decoders):
     expected = greedy(model, tokens)
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), tokens], dim=1)
     present = (torch.arange(11) >= 3).long().expand(2, -1)
-    for options in ({}, {"cache_implementation": "static"}):
+    static = {"cache_implementation": "static"}
+    for options in ({}, static, static | {"prefill_chunk_size": 3}):
         assert torch.equal(generated(model, tokens, **options), expected), options
         assert torch.equal(generated(model, padded, present, **options)[:, 3:], expected), options
     beams = [generated(model, tokens, num_beams=3, use_cache=cached) for cached in (True, False)]
@@ -132,6 +133,7 @@ def test_attention_weights_and_hidden_states(name, decoders):
     assert all(not weights.triu(1).any() for weights in shown.attentions)
     assert close(shown.hidden_states[-1], model.model(tokens)[0])
     assert isinstance(model(tokens, return_dict=False), tuple)
+    assert {"past_key_values", "cache"} < {*model.config.keys_to_ignore_at_inference + ["loss"]}  # as Trainer does
 
 
 @pytest.mark.parametrize("name", ["a layer without heads", "latent", "around others", "Gemma"])

@@ -271,8 +271,8 @@ class HeadjaxBase(PreTrainedModel):
     accepts_loss_kwargs = False
     _supports_sdpa = True
     _can_compile_fullgraph = True
-    _no_split_modules = ("Layer",)
-    _skip_keys_device_placement = ("past_key_values", "cache")
+    _no_split_modules = ["Layer"]  # noqa: RUF012
+    _skip_keys_device_placement = ["past_key_values", "cache"]  # noqa: RUF012
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)

@@ -28,7 +28,7 @@ class HeadjaxConfig(PretrainedConfig):
     """`headjax` is what all layers share, `headjax_layers` has an entry for each layer."""
 
     model_type = "headjax_decoder"
-    keys_to_ignore_at_inference = ("past_key_values", "cache")
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012
     headjax: Any = None
     headjax_layers: Any = None
     vocab_size: int = 0
@@ -152,6 +152,9 @@ class HeadjaxForCausalLM(HeadjaxPreTrainedModel, GenerationMixin):
             counted = {"num_items_in_batch": num_items_in_batch}
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)
         return CausalLMOutputWithPast(loss, logits, *cache_and_rest(outputs))
+
+    def _get_static_cache_init_shape(self) -> None:
+        """Let layers of a static cache take their shapes from the first keys and values: they differ."""
 
 
 class HeadjaxForSequenceClassification(HeadjaxPreTrainedModel):
