@@ -84,14 +84,20 @@ def test_text_is_the_same_with_every_cache(name, decoders):
     expected = greedy(model, tokens)
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), tokens], dim=1)
     present = (torch.arange(11) >= 3).long().expand(2, -1)
-    static = {"cache_implementation": "static"}
-    for options in ({}, static, static | {"prefill_chunk_size": 3}):
+    for options in ({}, {"cache_implementation": "static"}):
         assert torch.equal(generated(model, tokens, **options), expected), options
         assert torch.equal(generated(model, padded, present, **options)[:, 3:], expected), options
     beams = [generated(model, tokens, num_beams=3, use_cache=cached) for cached in (True, False)]
     assert torch.equal(*beams)
     assert torch.equal(generated(model, tokens[:1], assistant_model=decoders("ragged")), expected[:1])
     assert torch.equal(generated(model, tokens[:1], prompt_lookup_num_tokens=2), expected[:1])
+
+
+def test_a_prompt_may_be_read_in_parts(decoders):
+    """Into a static cache, which must not take the shapes of layers from config.json."""
+    model, tokens = decoders("a layer without heads"), torch.from_numpy(TOKENS)
+    in_parts = generated(model, tokens, cache_implementation="static", prefill_chunk_size=3)
+    assert torch.equal(in_parts, greedy(model, tokens))
 
 
 @pytest.mark.parametrize("name", CACHED)
