@@ -17,7 +17,7 @@ from flax import nnx
 
 import headjax
 from headjax.heads.agreement import agreement_kind, predictions_of, rooted
-from headjax.heads.maps import OutputMap, SiteLayer
+from headjax.heads.maps import OutputMap, matrix_of
 from headjax.heads.ordering import Order
 from headjax.heads.program import Program, examples_in, prepare
 from headjax.heads.readers import BlockReader
@@ -174,7 +174,7 @@ def knowledge(model: Model, batches: Sequence[Batch], count: int) -> Order:
     reader, scores = BlockReader(model, batches), _Knowledge(model, batches)
     chosen, passed = list[headjax.HeadId](), set[tuple[str, int]]()
     for each in reader.maps(feed_forward=False):
-        place = (each.at.head_stack, each.at.tied[0])
+        (place,) = each.places
         values = {
             head: value
             for head, value in scores.of(reader.repaired()).items()
@@ -219,22 +219,23 @@ class _Knowledge:
         """Return the scores of all heads."""
         program, state = prepare(student, self._apart)
         gates, total = ones(program.sites), dict.fromkeys(heads_of(program.sites), 0.0)
-        layers = [SiteLayer(site, layer) for site in program.sites for layer in range(len(site.places))]
-        outputs = [np.asarray(layer.matrix(student), np.float64) for layer in layers]
+        layers = [(site, layer) for site in program.sites for layer in range(len(site.places))]
+        outputs = [np.asarray(matrix_of(student, site, layer), np.float64) for site, layer in layers]
         sizes = added(student, self._given, squares)
         examples = sum(map(examples_in, self._batches))
         effects: list[Any] = [0.0] * len(layers)
         for batch in self._batches:
             slope = weight_slopes(program, state, gates, batch)
-            for at, layer in enumerate(layers):
-                by_feature = (np.asarray(layer.matrix(slope), np.float64) * outputs[at]).sum(axis=1)
+            for at, (site, layer) in enumerate(layers):
+                by_feature = (np.asarray(matrix_of(slope, site, layer), np.float64) * outputs[at]).sum(axis=1)
                 effects[at] += 0.5 * np.square(by_feature) / examples
-        for at, layer in enumerate(layers):
-            stack, number = layer.site.places[layer.number]
+        for at, (site, layer) in enumerate(layers):
+            stack, number = site.places[layer]
             found = sizes[stack][number]
             kept = np.asarray(found["context"]).ravel() / float(found["tokens"]) * np.square(outputs[at]).mean(axis=1)
-            own = (effects[at] + REPRESENTATION * kept).reshape(layer.site.heads, -1).mean(axis=1)
-            total |= dict(zip(layer.heads, own.tolist(), strict=True))
+            own = (effects[at] + REPRESENTATION * kept).reshape(site.heads, -1).mean(axis=1)
+            ids = site.head_ids()[layer * site.heads : (layer + 1) * site.heads]
+            total |= dict(zip(ids, own.tolist(), strict=True))
         return total
 
 
@@ -246,7 +247,7 @@ def mask_tuning(model: Model, batches: Sequence[Batch], removed: Order) -> Model
     reader = BlockReader(model, batches)
     for each in reader.maps(feed_forward=False):
         _without_heads(each, removed)
-        if each.at.tied[0] == 0:
+        if each.places[0][1] == 0:
             continue
         rows, (sums, _) = each.weight(), each.sums()
         more = factors(sums.gram.sum(axis=0), sums.cross.sum(axis=0), rows, len(each.heads))

@@ -29,7 +29,7 @@ class CurveConfig(Checked):
 
     Attributes:
         order: the order.
-        reconstruct: whether the output projections of kept heads are refitted (`headjax.heads.reconstruction`).
+        reconstruct: whether the output projections of kept heads are refitted (`headjax.reconstruct`).
     """
 
     order: OrderConfig

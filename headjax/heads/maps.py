@@ -6,8 +6,8 @@ A map is reached as a slot of a step of `headjax.heads.sums.BlockWalk`, or as a 
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Container, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,11 @@ from headjax.core.kind import own_copy
 from headjax.heads.head_id import HeadId
 from headjax.heads.refit import Change, RefitSums
 from headjax.heads.site import AttentionSite, Sites, at_path, output_matrix
-from headjax.heads.sums import LayerStep, SubLayer
+from headjax.heads.sums import LayerStep
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import spread_by_compiler
+from headjax.models.config import head_stack_at
 from headjax.models.walk import FEED_FORWARD
 from headjax.nn.block import Block
 
@@ -36,7 +37,9 @@ class OutputMap:
 
     Attributes:
         title: `encoder/3` for the attention layer 3 of a head stack, `encoder/3/feed_forward` for a feed-forward.
-        heads: Heads whose contexts it reads, of several layers that share it those of the first; none for units.
+        places: Head stack and number of its layer, or of all that share it; none of a feed-forward.
+        heads: Heads whose contexts it reads, of several layers those of the first.
+        groups: KV head of each of them.
         units: Stack and layer of the feed-forward on the walk whose units its features are, which may be removed.
         features: Number of its features.
         biased: Whether it has a bias.
@@ -44,7 +47,9 @@ class OutputMap:
     """
 
     title: str
+    places: tuple[tuple[str, int], ...] = ()
     heads: tuple[HeadId, ...] = ()
+    groups: Sequence[int] = ()
     units: tuple[str, int] | None = None
     features: int
     biased: bool
@@ -78,20 +83,19 @@ class BlockMap(OutputMap):
     """The output map of a slot of a layer on the walk."""
 
     def __init__(self, step: LayerStep, slot: str) -> None:
-        self.at = SubLayer(step.block.stack, step.tied, slot)
-        self._step, module = step, getattr(step.layer, slot)
-        self.biased = output_map(module).bias is not None
+        stack, number, module = step.block.stack, step.tied[0], getattr(step.layer, slot)
+        self._step, self._slot = step, slot
+        self.biased, self.diverged = output_map(module).bias is not None, step.diverged
         if slot == FEED_FORWARD:
-            self.title, self.units = f"{self.at.stack}/{step.tied[0]}/{slot}", (self.at.stack, step.tied[0])
-            self.features = module.hidden
-        else:
-            self.title = f"{self.at.head_stack}/{step.tied[0]}"
-            self.heads = tuple(HeadId(self.at.head_stack, step.tied[0], head) for head in module.ids)
-            self.features = len(self.heads) * module.output_matrices().shape[1]
-        self.diverged = step.diverged
+            self.title, self.units, self.features = f"{stack}/{number}/{slot}", (stack, number), module.hidden
+            return
+        self.places = tuple((head_stack_at(stack, slot), each) for each in step.tied)
+        self.heads, self.groups = tuple(HeadId(*self.places[0], head) for head in module.ids), module.groups
+        self.title = f"{self.places[0][0]}/{number}"
+        self.features = len(self.heads) * module.output_matrices().shape[1]
 
     def _variable(self) -> Any:
-        module = getattr(self._step.layer, self.at.slot)
+        module = getattr(self._step.layer, self._slot)
         weight = output_map(module).weight
         if weight is None:
             kind = type(module).__name__
@@ -105,10 +109,10 @@ class BlockMap(OutputMap):
     def sums(self) -> tuple[RefitSums, np.ndarray]:
         if self.features:
             self._variable()
-        return self._step.sums(self.at.slot)
+        return self._step.sums(self._slot)
 
     def add(self, change: Change) -> None:
-        self._step.replace_layer(with_change(self._step.layer, self.at.slot, change))
+        self._step.replace_layer(with_change(self._step.layer, self._slot, change))
 
 
 def with_change(layer: Block, slot: str, change: Change) -> Block:
@@ -129,58 +133,32 @@ def on_devices_of(own: jax.Array, array: jax.Array) -> jax.Array:
     return array if len(array.sharding.device_set) == 1 else jnp.asarray(fetch(array))
 
 
-class SiteLayer(NamedTuple):
-    """A layer of a site, or all of its layers where they share their parameters."""
-
-    site: AttentionSite
-    number: int  # along the site's axis
-
-    @property
-    def places(self) -> tuple[tuple[str, int], ...]:
-        """Head stack and number of the layer, or of all that share its parameters."""
-        return self.site.places if self.site.tied else self.site.places[self.number :][:1]
-
-    @property
-    def heads(self) -> tuple[HeadId, ...]:
-        """Its heads, of several layers those of the first."""
-        start = self.number * self.site.heads
-        return self.site.head_ids()[start : start + self.site.heads]
-
-    @property
-    def title(self) -> str:
-        """The layer's name."""
-        return str(HeadId(*self.places[0], 0)).rpartition("/")[0]
-
-    def matrix(self, model: nnx.Module) -> jax.Array:
-        """Return its W_O, `[heads * head_dim, width]`, low-rank matrices added."""
-        projection = at_path(at_path(model, self.site.path), self.site.output)
-        return spread_by_compiler(functools.partial(_matrix, self), PartitionSpec(), projection)
-
-    def bias(self, model: nnx.Module) -> nnx.Variable | None:
-        """Return b_O of its site; None where the map has no bias."""
-        bias = vars(at_path(at_path(model, self.site.path), self.site.output)).get("bias")
-        return bias if isinstance(bias, nnx.Variable) else None
-
-    def add_to(self, model: nnx.Module, change: Change) -> None:
-        """Add a change to the map in a copy of a model."""
-        bias = self.bias(model)
-        changes = [(at_path(at_path(model, self.site.path), self.site.kernel), change.weight)]
-        changes += [] if bias is None else [(bias, change.bias)]
-        for variable, added in changes:
-            array = variable[...]
-            index = ... if self.site.layers is None or self.site.tied else self.number
-            variable.set_value(spread_by_compiler(functools.partial(_added, index), array, array, jnp.asarray(added)))
+def matrix_of(model: nnx.Module, site: AttentionSite, layer: int) -> jax.Array:
+    """Return the W_O of a layer of a site, `[heads * head_dim, width]`, low-rank matrices added."""
+    projection = at_path(at_path(model, site.path), site.output)
+    return spread_by_compiler(functools.partial(_matrix, site, layer), PartitionSpec(), projection)
 
 
-def layers_of(sites: Sites) -> Iterator[SiteLayer]:
-    """Yield the layers of sites; those that share their parameters once."""
-    for site in sites:
-        yield from (SiteLayer(site, number) for number in range(1 if site.tied else len(site.places)))
+def _matrix(site: AttentionSite, layer: int, projection: nnx.Module) -> jax.Array:
+    own = output_matrix(site, projection)
+    return own.reshape(-1, site.heads * site.head_dim, own.shape[-1])[layer]
 
 
-def _matrix(layer: SiteLayer, projection: nnx.Module) -> jax.Array:
-    own = output_matrix(layer.site, projection)
-    return own.reshape(-1, layer.site.heads * layer.site.head_dim, own.shape[-1])[layer.number]
+def bias_of(model: nnx.Module, site: AttentionSite) -> nnx.Variable | None:
+    """Return b_O of a site; None where its map has no bias."""
+    bias = vars(at_path(at_path(model, site.path), site.output)).get("bias")
+    return bias if isinstance(bias, nnx.Variable) else None
+
+
+def add_to(model: nnx.Module, site: AttentionSite, layer: int, change: Change) -> None:
+    """Add a change to the map of a layer of a site, in a copy of a model."""
+    bias = bias_of(model, site)
+    changes = [(at_path(at_path(model, site.path), site.kernel), change.weight)]
+    changes += [] if bias is None else [(bias, change.bias)]
+    for variable, added in changes:
+        array = variable[...]
+        index = ... if site.layers is None or site.tied else layer
+        variable.set_value(spread_by_compiler(functools.partial(_added, index), array, array, jnp.asarray(added)))
 
 
 def _added(index: Any, array: jax.Array, change: jax.Array) -> jax.Array:

@@ -21,25 +21,26 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads.agreement import count_examples
 from headjax.heads.coupling import compare_examples
-from headjax.heads.maps import BlockMap, OutputMap, SiteLayer, layers_of, on_devices_of, second_maps
+from headjax.heads.head_id import HeadId
+from headjax.heads.maps import BlockMap, OutputMap, add_to, bias_of, matrix_of, on_devices_of, second_maps
 from headjax.heads.missed import checked
 from headjax.heads.program import Loss, Program, compiled, examples_in, mean_loss, prepare
 from headjax.heads.refit import Change, RefitSums
 from headjax.heads.sensitivity import prices
-from headjax.heads.site import ones
+from headjax.heads.site import AttentionSite, ones
 from headjax.heads.sums import BlockWalk, spread, sum_over_batches, sums_by_half
 from headjax.mesh.distributed import fetch
 from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
-from headjax.models.config import HEAD_STACKS, head_stack_at
+from headjax.models.config import HEAD_STACKS
 from headjax.models.model import Model, check_parts
 from headjax.models.walk import FEED_FORWARD, shows_sub_layers
 from headjax.nn.compute import Compute
 
-Place = tuple[str, int]
-"""Head stack and number of an attention layer."""
+Places = tuple[tuple[str, int], ...]
+"""Head stack and number of an attention layer, or of all that share its parameters."""
 
-Moments = Iterator[tuple[Place, np.ndarray]]
-"""Sums over the tokens of x x^T, x the contexts of a layer and a 1, by the layer's first place."""
+Moments = Iterator[tuple[OutputMap, np.ndarray]]
+"""Maps of attentions with the sums over the tokens of x x^T, x the contexts and a 1."""
 
 Tell = Callable[[int], None]
 """Called with the number of batches done."""
@@ -70,7 +71,7 @@ class BlockReader:
         *,
         compute: Compute = Compute(),
         converted: Model | None = None,
-        skipped: Collection[Place] = (),
+        skipped: Collection[tuple[str, int]] = (),
     ) -> None:
         """Repair a copy of the model, or `converted`, which goes without the layers `skipped`."""
         self._whole = model if converted is None else converted
@@ -106,17 +107,16 @@ class BlockReader:
             slots = [slot for slot in step.layer.config.slots if slot != FEED_FORWARD]
             found, done = step.read(slots).sums, done + len(step.tied)
             tell(len(batches) * done // layers)
-            for slot in slots:
-                yield (head_stack_at(step.block.stack, slot), step.tied[0]), found[slot].gram.sum(axis=0)
+            yield from ((BlockMap(step, slot), found[slot].gram.sum(axis=0)) for slot in slots)
 
-    def effects(
-        self, layers: Sequence[SiteLayer], changes: Sequence[Change], batches: Sequence[Any]
-    ) -> Iterator[np.ndarray]:
+    def effects(self, changes: Mapping[Places, Change], batches: Sequence[Any]) -> Iterator[np.ndarray]:
         """Yield the effect of each change of each layer's map, `[changes]`."""
-        places = [[(HEAD_STACKS[stack], number) for stack, number in layer.places] for layer in layers]
-        spots = [tuple((stack, number, slot) for (stack, slot), number in own) for own in places]
-        found = prices(self._model, batches, dict(zip(spots, changes, strict=True)), self._compute)
-        yield from (found[each] for each in spots)
+        spots = {
+            places: tuple((HEAD_STACKS[stack][0], number, HEAD_STACKS[stack][1]) for stack, number in places)
+            for places in changes
+        }
+        found = prices(self._model, batches, {spots[places]: own for places, own in changes.items()}, self._compute)
+        yield from (found[each] for each in spots.values())
 
 
 def _params_with(model: Model, placed: Params, changed: Mapping[tuple[str, int], Mapping[str, jax.Array]]) -> Params:
@@ -182,11 +182,15 @@ class SiteReader:
         if feed_forward:
             sites = (*self.program.sites, *second_maps(self.model, self.program.sites))
             self.program = dataclasses.replace(self.program, sites=sites)
-        by_path = {site.path: site for site in self.program.sites}
+        by_path = {each.path: each for each in self.program.sites}
         for path, leads in self.program.calls(self.state, self.batches[0]).leads.items():
             if len(leads) > 1:
                 raise HeadjaxError(f"reconstruction: {path}: is called several times; it cannot be solved")
-            yield from (SiteMap(self, layer) for layer in layers_of((by_path[path],)))
+            yield from self._maps(by_path[path])
+
+    def _maps(self, *sites: AttentionSite) -> Iterator[SiteMap]:
+        for site in sites:
+            yield from (SiteMap(self, site, number) for number in range(1 if site.tied else len(site.places)))
 
     def repaired(self) -> nnx.Module:
         """Return the copy, changed so far."""
@@ -199,9 +203,9 @@ class SiteReader:
     def moments(self, batches: Sequence[Any], tell: Tell) -> Moments:
         """Yield the moments of all layers, after one pass."""
         found = sum_over_batches(self._moments(batches, tell))
-        for layer in layers_of(self.program.sites):
-            own = found[layer.site.path]
-            yield layer.places[0], own.sum(axis=0) if layer.site.tied else own[layer.number]
+        for each in self._maps(*self.program.sites):
+            own = found[each.site.path]
+            yield each, own.sum(axis=0) if each.site.tied else own[each.number]
 
     def _moments(self, batches: Sequence[Any], tell: Tell) -> Iterator[tuple[dict[str, jax.Array], int]]:
         """Yield the sums of x x^T of every batch, `[layers, n, n]` by site, and its tokens."""
@@ -216,16 +220,14 @@ class SiteReader:
             yield found, tokens
             tell(number + 1)
 
-    def effects(
-        self, layers: Sequence[SiteLayer], changes: Sequence[Change], batches: Sequence[Any]
-    ) -> Iterator[np.ndarray]:
+    def effects(self, changes: Mapping[Places, Change], batches: Sequence[Any]) -> Iterator[np.ndarray]:
         """Yield the effect of each change of each layer's map, `[changes]`."""
-        whole = self._loss(self.model, batches)
-        for layer, change in zip(layers, changes, strict=True):
+        whole, maps = self._loss(self.model, batches), {each.places: each for each in self._maps(*self.program.sites)}
+        for places, change in changes.items():
             losses = []
             for weight, bias in zip(*change, strict=True):
                 copy = nnx.clone(self.model, graph=True)
-                layer.add_to(copy, Change(weight, bias))
+                add_to(copy, maps[places].site, maps[places].number, Change(weight, bias))
                 losses.append(self._loss(copy, batches))
             yield np.array(losses) - whole
 
@@ -236,10 +238,13 @@ class SiteReader:
 class SiteMap(OutputMap):
     """The output map of a layer of a site."""
 
-    def __init__(self, reader: SiteReader, layer: SiteLayer) -> None:
-        self._reader, self._layer = reader, layer
-        self.title, self.heads = layer.title, layer.heads
-        self.features, self.biased = layer.site.heads * layer.site.head_dim, layer.bias(reader.model) is not None
+    def __init__(self, reader: SiteReader, site: AttentionSite, number: int) -> None:
+        self.site, self.number, self._reader = site, number, reader
+        self.places = site.places if site.tied else site.places[number : number + 1]
+        self.heads = site.head_ids()[number * site.heads : (number + 1) * site.heads]
+        self.title = str(HeadId(*self.places[0], 0)).rpartition("/")[0]
+        self.features, self.groups = site.heads * site.head_dim, site.groups.tolist()
+        self.biased = bias_of(reader.model, site) is not None
         self._rows = np.ones(self.features, bool)
 
     def keep(self, features: np.ndarray) -> None:
@@ -247,29 +252,29 @@ class SiteMap(OutputMap):
         self._rows = features
 
     def weight(self) -> np.ndarray:
-        return np.asarray(fetch(self._layer.matrix(self._reader.copy)), np.float64)
+        return np.asarray(fetch(matrix_of(self._reader.copy, self.site, self.number)), np.float64)
 
     def add(self, change: Change) -> None:
-        self._layer.add_to(self._reader.copy, change)
+        add_to(self._reader.copy, self.site, self.number, change)
 
     def sums(self) -> tuple[RefitSums, np.ndarray]:
-        matrix = self._layer.matrix(self._reader.model)
+        matrix = matrix_of(self._reader.model, self.site, self.number)
         return sum_over_batches(self._sums(matrix)), np.ones(matrix.shape[1])
 
     def _sums(self, matrix: jax.Array) -> Iterator[tuple[RefitSums, int]]:
         """Yield the sums of every batch and its tokens."""
         reader, now = self._reader, nnx.split(self._reader.copy, graph=True)[1]
         for number, batch in enumerate(reader.batches):
-            both = (contexts_of(reader.program, state, batch)[self._layer.site.path] for state in (reader.state, now))
+            both = (contexts_of(reader.program, state, batch)[self.site.path] for state in (reader.state, now))
             whole, own = map(self._of_layer, both)
             given = whole, own, matrix, jnp.asarray(self._rows), jnp.asarray(number % 2)
             yield spread_by_compiler(_context_sums, PartitionSpec(), *given), int(np.prod(whole.shape[:-1]))
 
     def _of_layer(self, contexts: jax.Array) -> jax.Array:
         """Return a layer's contexts; those of layers that share W_O lie along the first axis of positions."""
-        if self._layer.site.tied:
+        if self.site.tied:
             return jnp.moveaxis(contexts, 0, 1)
-        return contexts if self._layer.site.layers is None else contexts[self._layer.number]
+        return contexts if self.site.layers is None else contexts[self.number]
 
 
 @jax.jit

@@ -14,13 +14,12 @@ from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
-from headjax.heads.maps import SiteLayer, layers_of
+from headjax.heads.maps import OutputMap
 from headjax.heads.ordering import Order
 from headjax.heads.program import Loss, examples_in
-from headjax.heads.readers import BlockReader, Place, SiteReader, reader_for
+from headjax.heads.readers import BlockReader, Places, SiteReader, reader_for
 from headjax.heads.refit import Change, centred, damped_inverse, without_features
 from headjax.heads.site import require_stacks
-from headjax.mesh.distributed import fetch
 from headjax.nn.compute import Compute
 
 POINTS = 4
@@ -138,11 +137,8 @@ def _ordered(
     progress: Update | None,
     options: Mapping[str, Any],
 ) -> Order:
-    sites = find_sites(model)
-    chosen = require_stacks(sites, stacks)
-    layers = {layer.places[0]: layer for layer in layers_of(sites) if layer.places[0][0] in chosen}
+    chosen, done = require_stacks(find_sites(model), stacks), [0, 0]
     reader: BlockReader | SiteReader = kind(model, batches, **options)
-    done = [0, 0]
 
     def tell(part: int, count: int) -> None:
         done[part] = count
@@ -151,39 +147,45 @@ def _ordered(
 
     parts = held_back(reader.batches, reader.compared)
     eval_sums, fit_sums = (reader.moments(part, functools.partial(tell, number)) for number, part in enumerate(parts))
-    removals, changes = dict[Place, Removals](), dict[Place, Change]()
-    for (place, evaluated), (_, fitted) in zip(eval_sums, fit_sums, strict=True):
-        if place in layers:
+    layers = []
+    for (each, evaluated), (_, fitted) in zip(eval_sums, fit_sums, strict=True):
+        if each.heads and each.places[0][0] in chosen:
             with one_blas_thread():
-                removals[place], changes[place] = _removed(model, layers[place], evaluated, fitted, whole_groups)
+                layers.append(_Layer.of(each, evaluated, fitted, whole_groups))
     curves = list[np.ndarray]()
-    effects = reader.effects(list(layers.values()), [changes[place] for place in layers], parts[0])
-    for place, effect in zip(layers, effects, strict=True):
-        curves.append(_curve(removals[place], effect))
+    effects = reader.effects({layer.places: layer.change for layer in layers}, parts[0])
+    for layer, effect in zip(layers, effects, strict=True):
+        curves.append(layer.curve(effect))
         if progress is not None:
             progress(len(batches), {"layers": float(len(curves))})
-    return _merged(list(layers.values()), [removals[place] for place in layers], curves)
+    return _merged(layers, curves)
 
 
-def _removed(
-    model: nnx.Module, layer: SiteLayer, evaluated: np.ndarray, fitted: np.ndarray, whole_groups: bool
-) -> tuple[Removals, Change]:
-    """Return the removal of a layer's heads, and the changes of its map, solved on some of the examples."""
-    if not (np.isfinite(evaluated).all() and np.isfinite(fitted).all()):
-        raise HeadjaxError(f"reconstruction: {layer.title}: second moments of contexts are not finite")
-    output = np.asarray(fetch(layer.matrix(model)), np.float64)
-    output = output.reshape(layer.site.heads, layer.site.head_dim, -1)
-    biased = layer.bias(model) is not None
-    found = layer_removals(centred(fitted + evaluated, biased)[0], output, _groups(layer, whole_groups))
-    return found, _changes(found.order, output, *centred(fitted, biased))
+class _Layer(NamedTuple):
+    """The removal of a layer's heads, and the changes of its map after the measured numbers of removals."""
 
+    places: Places
+    heads: tuple[HeadId, ...]
+    removals: Removals
+    change: Change
 
-def _groups(layer: SiteLayer, whole: bool) -> list[Positions]:
-    """Return the positions of the heads that go together: every head alone, or all that read one KV head."""
-    found: dict[int, Positions] = {}
-    for position, group in enumerate(layer.site.groups.tolist() if whole else range(layer.site.heads)):
-        found[group] = (*found.get(group, ()), position)
-    return list(found.values())
+    @classmethod
+    def of(cls, each: OutputMap, evaluated: np.ndarray, fitted: np.ndarray, whole_groups: bool) -> _Layer:
+        """Remove heads, or whole groups, by all examples, and solve the changes on some of them."""
+        if not (np.isfinite(evaluated).all() and np.isfinite(fitted).all()):
+            raise HeadjaxError(f"reconstruction: {each.title}: second moments of contexts are not finite")
+        weight, groups = each.weight(), dict[int, Positions]()
+        for position, group in enumerate(each.groups if whole_groups else range(len(each.heads))):
+            groups[group] = (*groups.get(group, ()), position)
+        output = weight.reshape(len(each.heads), -1, weight.shape[1])
+        found = layer_removals(centred(fitted + evaluated, each.biased)[0], output, list(groups.values()))
+        return cls(each.places, each.heads, found, _changes(found.order, output, *centred(fitted, each.biased)))
+
+    def curve(self, effects: np.ndarray) -> np.ndarray:
+        """Return the effect of 0, 1, ... removals, set between the measured ones by error."""
+        counts, errors = [0, *_measured(len(self.removals.order))], self.removals.errors
+        curve: np.ndarray = np.interp(errors, errors[counts], np.maximum.accumulate([0.0, *effects]))
+        return curve
 
 
 def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
@@ -217,27 +219,19 @@ def _changes(order: Sequence[Positions], output: np.ndarray, moments: np.ndarray
     return Change(weights.astype(np.float32), -mean @ weights)
 
 
-def _curve(found: Removals, effects: np.ndarray) -> np.ndarray:
-    """Return the effect of 0, 1, ... removals, set between the measured ones by error."""
-    counts = [0, *_measured(len(found.order))]
-    curve: np.ndarray = np.interp(found.errors, found.errors[counts], np.maximum.accumulate([0.0, *effects]))
-    return curve
-
-
-def _merged(layers: Sequence[SiteLayer], removals: Sequence[Removals], effects: Sequence[np.ndarray]) -> Order:
+def _merged(layers: Sequence[_Layer], curves: Sequence[np.ndarray]) -> Order:
     """Return the heads of all layers, next always that of the layer whose effect rises least per head."""
-    done = [0] * len(layers)
-    order: list[HeadId] = []
-    gone = [np.cumsum([0, *map(len, found.order)]) for found in removals]
+    done, order = [0] * len(layers), list[HeadId]()
+    gone = [np.cumsum([0, *map(len, layer.removals.order)]) for layer in layers]
 
     def slope(i: int) -> float:
-        ahead = effects[i][done[i] + 1 :] - effects[i][done[i]]
+        ahead = curves[i][done[i] + 1 :] - curves[i][done[i]]
         heads = gone[i][done[i] + 1 :] - gone[i][done[i]]
         return float((ahead / heads).min()) if len(ahead) else float("inf")
 
-    for _ in range(sum(len(found.order) for found in removals)):
+    for _ in range(sum(len(layer.removals.order) for layer in layers)):
         i = min(range(len(layers)), key=slope)
-        heads = [layers[i].heads[position].head for position in removals[i].order[done[i]]]
+        heads = [layers[i].heads[position].head for position in layers[i].removals.order[done[i]]]
         done[i] += 1
         order.extend(HeadId(*place, head) for place in layers[i].places for head in heads)
     return tuple(order)

@@ -7,6 +7,7 @@ float64.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from headjax.heads.statistics import sum_over
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import SPREADING, by_example, check_batch_size, current_mesh
 from headjax.mesh.rules import ShardingConfig, shardings
-from headjax.models.config import Batch, head_stack_at
+from headjax.models.config import Batch
 from headjax.models.inputs import check_batch, counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, SubLayerSeen, blocks_of, embed, step
@@ -93,19 +94,6 @@ def _added(total: Tree, sums: Tree) -> Tree:
     return added
 
 
-class SubLayer(NamedTuple):
-    """A sub-layer: its stack, the layers that share its parameters, in the order of computation, and its slot."""
-
-    stack: str
-    tied: tuple[int, ...]
-    slot: str
-
-    @property
-    def head_stack(self) -> str:
-        """Head stack of an attention."""
-        return head_stack_at(self.stack, self.slot)
-
-
 class States(NamedTuple):
     """States of one batch in both models."""
 
@@ -134,35 +122,32 @@ class LayerReading(NamedTuple):
     outputs: Sequence[Mapping[str, jax.Array]]
 
 
+@dataclasses.dataclass
 class LayerStep:
     """A layer of two models, the teacher and the student, on all batches; or layers that share their parameters.
 
     Attributes:
         blocks: The layer in both models, or one for each of those that share their parameters.
-        states: States of every batch before the layer.
+        states: States of every batch before the layer; the teacher's are those after it once `sums` have been taken.
         number: Its place among the model's blocks.
         tied: The layers that share its parameters, in the order of computation.
+        slots: Slots whose `sums` may be asked for; None is all.
         diverged: Whether the student differs from the teacher, here or in a layer before.
+        corrected: Whether `sums` make up for the errors of earlier layers.
         changed: Arrays that `replace_layer` has put into the student, by path.
     """
 
-    def __init__(
-        self,
-        blocks: Sequence[tuple[Any, Any]],
-        states: list[States],
-        compute: Compute,
-        *,
-        number: int = 0,
-        tied: tuple[int, ...] = (0,),
-        slots: Collection[str] | None = None,
-        diverged: bool = True,
-        corrected: bool = True,
-    ) -> None:
-        self.blocks, self.states, self.number, self.tied, self.diverged = list(blocks), states, number, tied, diverged
-        self.changed: dict[str, jax.Array] = {}
-        self._compute, self._slots, self._corrected = compute, slots, corrected
-        self._joined: list[dict[str, _Joined]] = []  # by batch, once the teacher's states are those after the layer
-        self._after: list[States] | None = None
+    blocks: list[tuple[Any, Any]]
+    states: list[States]
+    compute: Compute
+    number: int = 0
+    tied: tuple[int, ...] = (0,)
+    slots: Collection[str] | None = None
+    diverged: bool = True
+    corrected: bool = True
+    changed: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
+    _joined: list[dict[str, _Joined]] = dataclasses.field(default_factory=list)
+    _after: list[States] | None = None
 
     @property
     def block(self) -> LayerBlock:
@@ -202,7 +187,7 @@ class LayerStep:
     ) -> Iterator[tuple[Any, int]]:
         """Yield the sums of every batch and its tokens; its states become those after the layer."""
         for number, (state, _) in enumerate(states):
-            sums, x, own = _layer_sums(self.blocks[0][0], state, number % 2, slots, probe, keep, self._compute)
+            sums, x, own = _layer_sums(self.blocks[0][0], state, number % 2, slots, probe, keep, self.compute)
             states[number] = States(state._replace(x=x), state._replace(x=x))
             outputs.append(own)
             yield sums, tokens_of(state)
@@ -221,11 +206,11 @@ class LayerStep:
     def _compared(self, slot: str) -> Iterator[tuple[tuple[RefitSums, jax.Array], int]]:
         """Yield the sums of every batch and its tokens; the teacher's state becomes that after the layer."""
         slots = self.layer.config.slots
-        later = tuple(each for each in slots[slots.index(slot) + 1 :] if self._slots is None or each in self._slots)
+        later = tuple(each for each in slots[slots.index(slot) + 1 :] if self.slots is None or each in self.slots)
         known, self._joined = self._joined, []
         for number, pair in enumerate(self.states):
-            given = pair, known[number] if known else None, number % 2, float(self._corrected)
-            sums, x, joined = _compared_sums(self.blocks[0], slot, later, self._compute, *given)
+            given = pair, known[number] if known else None, number % 2, float(self.corrected)
+            sums, x, joined = _compared_sums(self.blocks[0], slot, later, self.compute, *given)
             self._joined.append(joined)
             self.states[number] = pair if x is None else pair._replace(teacher=pair.teacher._replace(x=x))
             yield sums, tokens_of(pair.student)
@@ -234,7 +219,7 @@ class LayerStep:
         """Yield the layers that share their parameters one after another."""
         states = list(self.states)
         for blocks in self.blocks:
-            here = LayerStep([blocks], states, self._compute, diverged=self.diverged, corrected=False)
+            here = LayerStep([blocks], states, self.compute, diverged=self.diverged, corrected=False)
             yield here
             states = here.after()
 
@@ -242,10 +227,10 @@ class LayerStep:
         """Return the states after the layer."""
         for teacher, student in self.blocks if self._after is None else ():
             for number, pair in enumerate(self.states):
-                whole = pair.teacher if self._joined else step(teacher, pair.teacher, self._compute)
+                whole = pair.teacher if self._joined else step(teacher, pair.teacher, self.compute)
                 own = whole
                 if self.diverged:
-                    own = pair.student if student is None else step(student, pair.student, self._compute)
+                    own = pair.student if student is None else step(student, pair.student, self.compute)
                 self.states[number] = States(whole, own)
         self._after = self.states if self._after is None else self._after
         return self._after
@@ -290,7 +275,8 @@ class BlockWalk:
         """
         stacks = self._model.config.stacks()
         left = sum(len(stack.layers) for stack in stacks.values()) + len(stacks) - 1
-        pairs = self._pairs()
+        blocks_of_both = [blocks_of(each) for each in (self._model, self._converted) if each is not None]
+        pairs = ((blocks[0], blocks[-1]) for blocks in zip(*blocks_of_both, strict=True))
         for number, (teacher, student) in enumerate(pairs):
             is_layer = isinstance(teacher, LayerBlock)
             tied = stacks[teacher.stack].tied_layers(teacher.place.value) if is_layer else (0,)
@@ -305,13 +291,6 @@ class BlockWalk:
             self.diverged = here.diverged
             if left:
                 self._states = here.after()
-
-    def _pairs(self) -> Iterator[tuple[Any, Any]]:
-        """Yield the blocks of both models."""
-        if self._converted is None:
-            yield from ((block, block) for block in blocks_of(self._model))
-        else:
-            yield from zip(blocks_of(self._model), blocks_of(self._converted), strict=True)
 
 
 def tokens_of(state: State) -> int:

@@ -6,12 +6,25 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headjax.core.errors import HeadjaxError
-from headjax.heads.sums import SubLayer
 from headjax.heads.units import units_to_remove
+from headjax.models.config import head_stack_at
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
 from headjax.nn import Kind
 from headjax.shrinking.grid import Grid, Level, head_groups, heads_left
+
+
+class SubLayer(NamedTuple):
+    """A sub-layer: its stack, the layers that share its parameters, in the order of computation, and its slot."""
+
+    stack: str
+    tied: tuple[int, ...]
+    slot: str
+
+    @property
+    def head_stack(self) -> str:
+        """Head stack of an attention."""
+        return head_stack_at(self.stack, self.slot)
 
 
 class Place(NamedTuple):

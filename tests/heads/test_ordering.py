@@ -84,7 +84,7 @@ def sharing():
 def test_orders_name_every_head_once_keep_groups_together_and_tell_their_progress(name, whole_groups, sharing, batches):
     config, seen = OrderConfig(by=name, whole_groups=whole_groups, gate_steps=3, seed=5), []
     order = order_heads(sharing, batches, config, count=4, progress=lambda done, _: seen.append(done))
-    steps = ordering.removals(sharing.config, order, whole_groups=True)
+    steps = ordering.removals(headjax.attention_sites(sharing), order, whole_groups=True)
     assert sorted(order) == sorted(ordering.flat(steps)) == sorted(all_heads(sharing.config))
     assert not whole_groups or order == ordering.flat(steps)
     total, unit = units(config, len(batches))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.heads.maps import layers_of
+from headjax.heads.maps import matrix_of
 from headjax.heads.program import prepare
 from headjax.heads.site import ones
 from results import query_key, rivals
@@ -50,8 +50,9 @@ def test_slopes_are_those_of_finite_differences_and_of_the_weights(scored):
         scored[0].gated(state, ones(program.sites)),
     )
     by_weights = [
-        (layer.matrix(slope) * layer.matrix(model)).reshape(layer.site.heads, -1).sum(axis=1)
-        for layer in layers_of(program.sites)
+        (matrix_of(slope, site, layer) * matrix_of(model, site, layer)).reshape(site.heads, -1).sum(axis=1)
+        for site in program.sites
+        for layer in range(len(site.places))
     ]
     np.testing.assert_allclose(np.concatenate(by_weights), found.sum(axis=0), rtol=1e-3, atol=1e-5)
 
@@ -101,8 +102,8 @@ def test_factors_are_those_of_least_squares():
 def test_repairs_refit_the_second_layer(model, batches):
     removed = tuple(map(headjax.HeadId.parse, ("decoder/0/1", "decoder/1/2")))
     tuned = rivals.REPAIRS["mask_tuning"](model, batches, removed)
-    _, second = layers_of(headjax.attention_sites(model))
-    maps = [np.asarray(second.matrix(each)).reshape(4, -1) for each in (model, tuned)]
+    (site,) = headjax.attention_sites(model)
+    maps = [np.asarray(matrix_of(each, site, 1)).reshape(4, -1) for each in (model, tuned)]
     factors = (maps[1] * maps[0]).sum(axis=1) / np.square(maps[0]).sum(axis=1)
     assert factors[2] == 0.0
     assert np.abs(np.delete(factors, 2) - 1.0).min() > 1e-4
