@@ -6,7 +6,7 @@ import pytest
 
 from headjax.core.errors import ConfigError
 from headjax.hub.fields import Fields
-from headjax.models.tasks import Classification, Regression
+from headjax.models.tasks import Classification, MultiLabel, Regression
 from headjax.nn.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 from tests.hub.directories import BERT, CONFIGS, family
 
@@ -25,6 +25,8 @@ LLAMA3 = {
 SCALED = RotaryHalves(base=5e5, scaling=LinearScaling(8.0))
 ROBERTA = {"architectures": ["RobertaModel"], "pad_token_id": 2}
 NAMED = {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}
+SEVERAL = {"problem_type": "multi_label_classification"}
+LLAMA_LABELS = {"architectures": ["LlamaForSequenceClassification"]}
 LABELLED = functools.partial(Classification, dropout=0.1)
 POOLER = ("pooler.dense.weight",)
 
@@ -136,6 +138,9 @@ READ = [
     ("xlm-roberta", {}, output, LABELLED(classes=3)),
     ("xlm-roberta", {"num_labels": 1, "problem_type": "single_label_classification"}, output, LABELLED(classes=1)),
     ("xlm-roberta", {"problem_type": "regression"}, output, Regression(outputs=3, dropout=0.1)),
+    ("xlm-roberta", NAMED | SEVERAL, output, MultiLabel(classes=3, names=("no", "maybe", "yes"), dropout=0.1)),
+    ("vit", {"num_labels": 4} | SEVERAL, output, MultiLabel(classes=4, dropout=0.0)),
+    ("llama", LLAMA_LABELS | SEVERAL, output, MultiLabel(classes=2, dropout=0.0)),
     ("xlm-roberta", {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, output, LABELLED(classes=2)),
 ]
 
@@ -184,6 +189,7 @@ REFUSED = [
     ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
     ("bert", {"is_decoder": True}, "is_decoder"),
     ("roberta", ROBERTA | {"max_position_embeddings": 2}, "max_position_embeddings"),
+    ("xlm-roberta", {"problem_type": "several"}, "problem_type"),
     ("xlm-roberta", {"id2label": {"1": "no", "2": "yes"}}, "id2label"),
     ("gpt2", {"is_causal": False}, "is_causal"),
     ("llama", {"rope_scaling": YARN | {"mscale": 0.5}}, "rope_scaling: mscale"),
