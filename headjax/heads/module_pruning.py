@@ -179,7 +179,7 @@ def _require_known(layer: nnx.Module, site: AttentionSite) -> None:
     width = at_path(layer, site.kernel)[...].shape[-1]
     if site.heads in (1, site.head_dim, width, site.layers):
         return  # an axis of this length says nothing
-    arrays = [(path, variable[...]) for path, variable in parameters(layer)]
+    arrays: list[tuple[str, Any]] = [(path, variable[...]) for path, variable in parameters(layer)]
     arrays += [(name, array) for name, array in vars(layer).items() if isinstance(array, jax.Array | np.ndarray)]
     for path, array in arrays:
         if path not in known and site.heads in array.shape:
