@@ -48,7 +48,7 @@ def placed(layer: AttentionModule, mesh: Mesh) -> AttentionModule:
     return layer.like(layer.kind, jax.device_put(layer.params, places))
 
 
-LAYERS = ("multi_head", "grouped", "collaborative", "latent_rotary", "compressed", "gated_grouped")
+LAYERS = ("multi_head", "grouped", "collaborative", "latent_rotary", "compressed")
 
 
 @pytest.mark.parametrize(
