@@ -22,8 +22,9 @@ Kind = Literal["headjax", "huggingface"]
 
 def kind_of_directory(path: str | Path) -> Kind:
     """Return whose directory it is; one that cannot be told is headjax's, whose reader says what is wrong with it."""
+    folder = source_of(path)
     try:
-        fields = json.loads((transformer_folder(source_of(path)) / "config.json").read_bytes())
+        fields = json.loads((transformer_folder(folder) / "config.json").read_bytes())
     except (OSError, ValueError, RecursionError):
         return "headjax"
     return "huggingface" if isinstance(fields, dict) and "model_type" in fields else "headjax"

@@ -319,6 +319,8 @@ def declared_model(config: ModelConfig) -> Any:
 @functools.lru_cache(maxsize=256)
 def _flops_beside_layers(config: ModelConfig, length: int) -> int:
     example = {name: array for name, array in config.example_batch(1, length).items() if name not in ADDED}
+    if hasattr(config, "position_table"):  # a count does not ask whether the model has as many positions
+        example["position_ids"] = jax.ShapeDtypeStruct((1, length), "int32")
     skipping = ForwardOptions(join=lambda step: step.x)
     return product_flops(lambda model, batch: model.forward(batch, skipping), declared_model(config), example)
 

@@ -142,7 +142,13 @@ class EncoderConfig(TokenConfig):
 
 
 class Encoder(Model, config=EncoderConfig):
-    """logits = output(pooler(encoder(embeddings(tokens)))), see `EncoderConfig`; arguments as of `headjax.Model`."""
+    """logits = output(pooler(encoder(embeddings(tokens)))), see `EncoderConfig`; arguments as of `headjax.Model`.
+
+    >>> attention = headjax.Kind(headjax.MultiHeadAttention, num_heads=2, head_dim=4)
+    >>> config = headjax.EncoderConfig(vocab_size=50, width=8, num_layers=1, attention=attention, hidden=16)
+    >>> headjax.Encoder(config, rngs=nnx.Rngs(0))({"input_ids": jnp.ones((1, 4), jnp.int32)}).hidden.shape
+    (1, 4, 8)
+    """
 
     config: EncoderConfig
 

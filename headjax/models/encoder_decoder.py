@@ -181,6 +181,14 @@ class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
     """logits = output(decoder(target embeddings, encoder(embeddings(source)))), see `EncoderDecoderConfig`.
 
     The arguments are those of `headjax.Model`.
+
+    >>> attention = headjax.Kind(headjax.MultiHeadAttention, num_heads=2, head_dim=4)
+    >>> layer = {"attention": attention, "cross_attention": attention, "hidden": 16}
+    >>> config = headjax.EncoderDecoderConfig(vocab_size=50, max_length=8, width=8, num_layers=1, **layer)
+    >>> tokens = jnp.ones((1, 4), jnp.int32)
+    >>> model = headjax.EncoderDecoder(config, rngs=nnx.Rngs(0))
+    >>> model({"input_ids": tokens, "decoder_input_ids": tokens}).logits.shape
+    (1, 4, 50)
     """
 
     config: EncoderDecoderConfig

@@ -126,7 +126,13 @@ class VisionConfig(ModelConfig):
 
 
 class Vision(Model, config=VisionConfig):
-    """logits = output(encoder(patches(image))[0]), see `VisionConfig`; the arguments are those of `headjax.Model`."""
+    """logits = output(encoder(patches(image))[0]), see `VisionConfig`; the arguments are those of `headjax.Model`.
+
+    >>> layer = {"attention": headjax.Kind(headjax.MultiHeadAttention, num_heads=2, head_dim=4), "hidden": 16}
+    >>> config = headjax.VisionConfig(image_size=8, patch_size=4, width=8, num_layers=1, **layer)
+    >>> headjax.Vision(config, rngs=nnx.Rngs(0))({"pixel_values": jnp.ones((1, 3, 8, 8))}).hidden.shape
+    (1, 5, 8)
+    """
 
     config: VisionConfig
 

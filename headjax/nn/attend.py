@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from headjax.core.derivatives import softmax
 from headjax.core.errors import KernelError
 from headjax.mesh.mesh import current_mesh
+from headjax.nn.cache import AttentionCache
 from headjax.nn.kernels.choose import KERNELS, OURS, REFERENCE, choose, current_target
 from headjax.nn.kernels.stock import spread
-from headjax.nn.operands import Attended, AttentionInputs, Dropout, Mask
+from headjax.nn.operands import Attended, AttentionInputs, Dropout, KeyValues, Mask
 
 
 class AttentionOptions(NamedTuple):
@@ -54,6 +55,37 @@ class AttentionOptions(NamedTuple):
         if mesh is not None and not KERNELS[name].partitioned:
             compute = spread(compute, mesh)
         return compute(operands)
+
+
+class AttentionResult(NamedTuple):
+    """Result of `run_attention`."""
+
+    outputs: jax.Array  # [batch, query, width]
+    attended: Attended
+    cache: AttentionCache | None  # with the keys and values of x in it; None without one
+
+
+def run_attention(
+    module: Any,
+    x: jax.Array,
+    memory: jax.Array | KeyValues | None = None,
+    options: AttentionOptions = AttentionOptions(),
+    cache: AttentionCache | None = None,
+) -> AttentionResult:
+    """Compute an attention module's `__call__` for one axis of examples, as layers and decoding steps do.
+
+    `memory` may also be its own `key_values`, computed before. With a cache, x stands behind the tokens in it, and the
+    keys and values of x join theirs.
+    """
+    if isinstance(memory, dict):
+        key_values = memory
+    else:
+        key_values = module.key_values(x if memory is None else memory, options.positions if memory is None else None)
+    if cache is not None:
+        known_empty, cache = isinstance(cache.used, int), cache.append(key_values, x.shape[1])
+        key_values = key_values if known_empty else cache.key_values()
+    attended = module.attend(x, key_values, options)
+    return AttentionResult(module.combine(attended.context), attended, cache)
 
 
 def attend(

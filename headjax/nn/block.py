@@ -14,7 +14,7 @@ from flax import nnx
 from headjax.core.errors import DataError
 from headjax.core.kind import Kind
 from headjax.mesh.mesh import by_example
-from headjax.nn.attend import AttentionOptions
+from headjax.nn.attend import AttentionOptions, run_attention
 from headjax.nn.cache import AttentionCache
 from headjax.nn.feed_forward import ActivationName, FeedForward, fold
 from headjax.nn.flops import product_flops
@@ -180,15 +180,16 @@ class Block(nnx.Module):
             if memory is None:
                 raise DataError("memory: cross-attention needs an encoder's output to attend to")
             rate = Dropout(config.attention_dropout, fold(options.key, 2))
-            call, cache = call._replace(mask=state.memory_mask, dropout=rate), None
+            call = call._replace(mask=state.memory_mask, dropout=rate)
         else:
             mask = state.mask
             if config.window is not None:
                 mask = dataclasses.replace(mask or Mask(), window=config.window)
             rate = Dropout(config.attention_dropout, fold(options.key, 0))
             call = call._replace(mask=mask, bias=state.bias, dropout=rate, softcap=config.attention_softcap)
-        result = attention.forward(inputs, memory, call, cache)
-        if cache is not None:
+        cache = cache if isinstance(cache, AttentionCache) else None
+        result = run_attention(attention, inputs, memory, call, cache)
+        if result.cache is not None:
             reports[CACHE] = result.cache.entries
         if probe is not None:
             read: Any = inputs if memory is None else memory

@@ -21,7 +21,7 @@ from headjax.core.kind import Kind
 from headjax.core.modules import arrays, bind, declared
 from headjax.core.tensors import RULES, Initializer, Normal, Params
 from headjax.mesh.explicit import spread_by_compiler, take
-from headjax.nn.attend import AttentionOptions
+from headjax.nn.attend import AttentionOptions, run_attention
 from headjax.nn.cache import AttentionCache, stored
 from headjax.nn.calling import CallArrays, check_sizes, one_batch_axis
 from headjax.nn.flops import product_flops
@@ -95,14 +95,6 @@ def _with_sizes(cls: type, width: int, given: dict[str, Any]) -> dict[str, Any]:
         return given
     sizes = [name for name in ("head_dim", "value_dim") if name in known and known[name].default is dataclasses.MISSING]
     return given | {name: width // heads for name in sizes if given.get(name) is None}
-
-
-class AttentionResult(NamedTuple):
-    """Result of `AttentionModule.forward`."""
-
-    outputs: jax.Array  # [batch, query, width]
-    attended: Attended
-    cache: AttentionCache | None  # with the keys and values of x in it; None without one
 
 
 class AttentionModule(nnx.Module, metaclass=AttentionMeta):
@@ -257,34 +249,12 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
             module, x, memory = jax.tree.map(lambda array: array.astype(setting.dtype), (self, x, memory))
         dropout = Dropout(setting.dropout_rate, key)
         options = AttentionOptions(mask, bias, dropout, positions, implementation=setting.implementation)
-        result = module.forward(x, memory, options, cache)
+        result = run_attention(module, x, memory, options, cache)
         outputs = result.outputs.reshape(*batch, *result.outputs.shape[1:])  # [batch, query, width]
         if result.cache is None:
             return outputs
         entries = {name: array.reshape(*batch, *array.shape[1:]) for name, array in result.cache.entries.items()}
         return outputs, result.cache._replace(entries=entries)
-
-    def forward(
-        self,
-        x: jax.Array,
-        memory: jax.Array | KeyValues | None = None,
-        options: AttentionOptions = AttentionOptions(),
-        cache: AttentionCache | None = None,
-    ) -> AttentionResult:
-        """Compute `__call__` for one axis of examples, as layers and decoding steps do.
-
-        `memory` may also be its own `key_values`, computed before. With a cache, x stands behind the tokens in it, and
-        the keys and values of x join theirs.
-        """
-        if isinstance(memory, dict):
-            key_values = memory
-        else:
-            key_values = self.key_values(x if memory is None else memory, options.positions if memory is None else None)
-        if cache is not None:
-            known_empty, cache = isinstance(cache.used, int), cache.append(key_values, x.shape[1])
-            key_values = key_values if known_empty else cache.key_values()
-        attended = self.attend(x, key_values, options)
-        return AttentionResult(self.combine(attended.context), attended, cache)
 
     def empty_cache(self, batch: int | Sequence[int], capacity: int, dtype: Any = None) -> AttentionCache:
         """A cache with room for this many tokens of each example, in the type to compute in or another."""
@@ -339,7 +309,7 @@ def key_value_shapes(module: AttentionModule, batch: int, length: int, dtype: An
 @functools.lru_cache(maxsize=1024)
 def _flops(kind: Kind, width: int, memory_width: int, queries: int, keys: int) -> int:
     def run(module: AttentionModule, x: jax.Array, memory: jax.Array) -> jax.Array:
-        return module.forward(x, memory, AttentionOptions(implementation="einsum")).outputs
+        return run_attention(module, x, memory, AttentionOptions(implementation="einsum")).outputs
 
     sizes = ((queries, width), (keys, memory_width))
     arrays = [jax.ShapeDtypeStruct((1, *size), jnp.float32) for size in sizes]
