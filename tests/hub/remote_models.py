@@ -112,6 +112,8 @@ def modules(tmp_path_factory):
             patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", folder)
             patch.setattr(sys, "path", [*sys.path])
             yield
+        for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
+            del sys.modules[name]  # the next file of tests has another folder
     else:
         yield
 
