@@ -81,7 +81,8 @@ def runtimes(model: Model, folder: Path, graph: Path) -> Runs:
             return theirs(input_ids=given, attention_mask=torch.ones_like(given)).last_hidden_state
 
     def in_onnxruntime(tokens: np.ndarray) -> Any:
-        given = {"input_ids": tokens, "attention_mask": np.ones_like(tokens), "token_type_ids": np.zeros_like(tokens)}
+        ids = tokens.astype(np.int64)
+        given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
         return session.run(None, {name: given[name] for name in needed})
 
     return {
