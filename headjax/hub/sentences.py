@@ -28,7 +28,7 @@ from headjax.models.tasks import Classification, Dense, MultiLabel, NoTask, Regr
 from headjax.models.tasks.similarity import Pooling, Similarity
 from headjax.nn.feed_forward import ActivationName
 from headjax.storage.files import parse_json
-from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.tokenizer import UNLIMITED, Tokenizer
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
@@ -61,8 +61,6 @@ _PHI: Mapping[str, ActivationName | None] = {
 }
 _IMMATERIAL = ("trust_remote_code", "add_pooling_layer", "attn_implementation", "use_fast")
 """Arguments of the classes of transformers by which vectors and scores stay the same."""
-_UNLIMITED = 10**9
-"""`model_max_length` of tokenizers without a limit is above."""
 
 SCORES: Mapping[str, Literal["sigmoid"] | None] = {
     **dict.fromkeys(("torch.nn.modules.activation.Sigmoid", "torch.nn.Sigmoid"), "sigmoid"),
@@ -383,8 +381,8 @@ def _max_seq_length(folder: Path, files: Mapping[str, bytes]) -> int | None:
     """Return the greatest number of tokens."""
     limit = _reading(folder, files).integer("max_seq_length", 0)
     if not limit:
-        limit = int(_fields(folder, files, "tokenizer_config.json").data.get("model_max_length") or _UNLIMITED)
-    return limit if limit < _UNLIMITED else None
+        limit = int(_fields(folder, files, "tokenizer_config.json").data.get("model_max_length") or UNLIMITED)
+    return limit if limit < UNLIMITED else None
 
 
 def _reading(folder: Path, files: Mapping[str, bytes]) -> Fields:
