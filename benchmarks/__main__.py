@@ -16,8 +16,7 @@ from typing import Any
 
 from benchmarks.result import load, machine, machine_table
 from headjax.core import numbers
-from headjax.core.progress import shown_on
-from headjax.core.terminal import Terminal
+from headjax.core.progress import Terminal, shown_on
 from headjax.report.tables import print_table
 from headjax.storage.files import json_text
 

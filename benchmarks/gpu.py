@@ -20,8 +20,8 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models.config import ModelConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel
-from headjax.nn.compute import Compute
 from headjax.nn.multi_head import MultiHeadAttention
+from headjax.nn.state import Compute
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.step import Trainer

@@ -55,10 +55,10 @@ from headjax.models.vision import Vision as Vision
 from headjax.models.vision import VisionConfig as VisionConfig
 from headjax.nn.collaborative import CollaborativeAttention as CollaborativeAttention
 from headjax.nn.compressed import CompressedAttention as CompressedAttention
-from headjax.nn.compute import Compute as Compute
 from headjax.nn.latent import LatentAttention as LatentAttention
 from headjax.nn.multi_head import GroupedAttention as GroupedAttention
 from headjax.nn.multi_head import MultiHeadAttention as MultiHeadAttention
+from headjax.nn.state import Compute as Compute
 from headjax.shrinking.shrink import Budget as Budget
 from headjax.shrinking.shrink import shrink as shrink
 from headjax.tokenizers.files import read_tokenizer as read_tokenizer

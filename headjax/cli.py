@@ -154,7 +154,7 @@ def _attempt(words: list[str]) -> int:
 
 def _one_line(message: object) -> str:
     """Return a message on one line: line ends, in names of files or text, are escaped."""
-    from headjax.core.terminal import printable
+    from headjax.core.progress import printable
 
     return printable(message, kept="")
 
@@ -182,8 +182,7 @@ def _run(words: list[str]) -> int:
 
     from headjax.commands.places import check_inputs, check_outputs
     from headjax.core.compiled import keep_programs
-    from headjax.core.progress import shown_on
-    from headjax.core.terminal import Terminal
+    from headjax.core.progress import Terminal, shown_on
     from headjax.report.tables import print_table
 
     check_inputs(options)

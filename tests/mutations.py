@@ -20,10 +20,10 @@ from ml_collections import ConfigDict, config_dict
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind
+from headjax.core.memory import check_training_memory
 from headjax.core.serialize import kinds_of, to_data
 from headjax.core.tensors import count
 from headjax.models import ForwardOptions, Model
-from headjax.models.memory import check_state
 from headjax.models.summary import summarize
 from headjax.nn import MultiHeadAttention, NoHeadsAttention
 from headjax.training.config import TrainConfig, train_config
@@ -154,7 +154,7 @@ def run_all(run: TrainConfig) -> Any:
     """Whatever training does with a run before data is read, and its first step without numbers; the loss's shape."""
     assert train_config(to_data(run)) == run
     config = run.architecture()
-    check_state("config.model", config, 2**32)
+    check_training_memory("config.model", count(config.tensors()), 2**32)
     depth = sum(len(stack.layers) for stack in config.stacks().values())
     if count(config.tensors()) > 10**6 or depth > 8 or run.accumulate > 1:
         return None

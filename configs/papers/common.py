@@ -13,9 +13,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
-from headjax.core.fields import unknown_name
+from headjax.core.fields import parse_arguments, unknown_name
 from headjax.data.registry import GLUE, TASKS
 from headjax.data.rehearsal import VOCABULARY
 from headjax.data.spec import Recipe

@@ -10,7 +10,7 @@ model card beside the shipped weights has what this run reached.
 
 from ml_collections import ConfigDict
 
-from headjax.core.configuration import parse_arguments
+from headjax.core.fields import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:

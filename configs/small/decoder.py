@@ -13,9 +13,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
-from headjax.core.fields import unknown_name
+from headjax.core.fields import parse_arguments, unknown_name
 
 NORM = {"kind": "rms_norm", "epsilon": 1e-6}
 SHAPES: dict[str, dict[str, Any]] = {"llama": {}, "qwen3": {"query_norm": NORM, "key_norm": NORM}}

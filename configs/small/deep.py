@@ -21,9 +21,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
-from headjax.core.fields import unknown_name
+from headjax.core.fields import parse_arguments, unknown_name
 
 VARIANTS = ("post_norm", "deep", "deep_admin", "deep_pre_norm", "pre_norm")
 LANGUAGE = {"wikitext2": "lm/wikitext-2-raw/wiki.valid.raw", "lm1b": "lm/lm1b_heldout.dev.tokens"}

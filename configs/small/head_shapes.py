@@ -15,8 +15,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
+from headjax.core.fields import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -16,9 +16,8 @@ import os
 
 from ml_collections import ConfigDict
 
-from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
-from headjax.core.fields import unknown_name
+from headjax.core.fields import parse_arguments, unknown_name
 
 CORPORA = {"lm1b": "lm/lm1b_heldout.dev.tokens", "wikitext2": "lm/wikitext-2-raw/wiki.valid.raw"}
 """Files under HEADJAX_DATA."""

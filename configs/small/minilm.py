@@ -14,9 +14,8 @@ the 1,043 development sentences; task=rte,steps=240 (7,680 pairs): accuracy 0.56
 
 from ml_collections import ConfigDict
 
-from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
-from headjax.core.fields import unknown_name
+from headjax.core.fields import parse_arguments, unknown_name
 from headjax.data.registry import GLUE
 
 

@@ -13,7 +13,7 @@ import os
 
 from ml_collections import ConfigDict
 
-from headjax.core.configuration import parse_arguments
+from headjax.core.fields import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -16,7 +16,7 @@ labels, which is the share of the more frequent one. The pipeline works; so shor
 
 from ml_collections import ConfigDict
 
-from headjax.core.configuration import parse_arguments
+from headjax.core.fields import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:

@@ -10,7 +10,7 @@ images, the right digit among the first five for 0.995. With steps=1200 (76,800 
 
 from ml_collections import ConfigDict
 
-from headjax.core.configuration import parse_arguments
+from headjax.core.fields import parse_arguments
 
 
 def get_config(arg: str = "") -> ConfigDict:

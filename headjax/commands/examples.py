@@ -192,14 +192,13 @@ class Timed:
 
 def open_model_and_task(options: TaskOptions, split: str = "validation") -> tuple[Model, Task]:
     """Return the model directory and the task, which fits the model; `task.fit(model)` may have another output."""
+    from headjax.core.memory import check_batch_memory, memory_of
     from headjax.evaluation.specs import load_task
-    from headjax.mesh.memory import memory_of
-    from headjax.models.memory import check_batch
 
     model = options.loaded()
     task = load_task(options.task, model, options.length or 0, split=split, columns=by_field(options))
     if task.count():
-        check_batch("--batch-size", options.batch_size, task.data.validation[0], model.config.width, memory_of())
+        check_batch_memory("--batch-size", options.batch_size, task.data.validation[0], model.config.width, memory_of())
     return model, task
 
 

@@ -10,8 +10,7 @@ from typing import Literal
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
 from headjax.core import numbers
-from headjax.core.progress import Progress
-from headjax.core.terminal import printable
+from headjax.core.progress import Progress, printable
 from headjax.report.tables import Table
 
 

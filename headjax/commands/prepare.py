@@ -123,8 +123,7 @@ def run(options: Options, progress: Progress) -> Found:
 
 def _opened(options: Options) -> tuple[Opened, str]:
     """Return the task's rows, of the files that are named or from TFDS, and where they come from."""
-    from headjax.core.configuration import read_literal
-    from headjax.core.fields import unknown_name
+    from headjax.core.fields import read_literal, unknown_name
     from headjax.data.config import EMBEDDED, DataConfig
     from headjax.storage.hub import source_of
 

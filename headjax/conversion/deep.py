@@ -20,7 +20,7 @@ from headjax.core.tensors import Params
 from headjax.heads.deepen import deepen, part_counts
 from headjax.models.model import Model
 from headjax.nn.block import Block, LayerConfig
-from headjax.nn.residuals import BEFORE
+from headjax.nn.norms import BEFORE
 from headjax.nn.state import State
 
 EXAMPLES, LENGTH = 4, 32

@@ -25,19 +25,17 @@ from headjax.conversion.target import (
     find_layers,
     layers_at,
 )
-from headjax.core import history
-from headjax.core.configuration import read_literal
 from headjax.core.described import groups_in
 from headjax.core.errors import ConfigError
-from headjax.core.fields import check_value, unknown_name
+from headjax.core.fields import check_value, read_literal, unknown_name
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Progress, silent
 from headjax.heads.agreement import agreements
 from headjax.heads.reconstruct import reconstruct as refit_maps
 from headjax.heads.surgery import LayerModule, config_after, map_attention
-from headjax.mesh.explicit import on_automatic_axes
+from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.model import Model
+from headjax.models.model import Model, history_entry
 from headjax.nn.module import AttentionModule
 
 
@@ -107,7 +105,7 @@ def convert(
     with progress(f"converting {len(targets)} layers", 0, ""):
         chosen, plain, divergences = _chosen(model, targets, calibration, seed, plain)
         changed, errors = _build(model, chosen, calibration.moments, seed, plain)
-    entry = history.entry(
+    entry = history_entry(
         "convert",
         to={f"{stack}/{layer}": describe(target) for (stack, layer), target in chosen.items()},
         calibrated=bool(calibration.moments) and not plain,

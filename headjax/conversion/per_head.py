@@ -13,10 +13,9 @@ from headjax.conversion.target import Site, Target, multi_head_of
 from headjax.conversion.turning import keep_frequencies, turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
-from headjax.core.limits import check_memory
+from headjax.core.memory import check_memory, memory_of
 from headjax.core.modules import declared
 from headjax.core.tensors import Params, flatten, nested
-from headjax.mesh.memory import memory_of
 from headjax.nn import Kind
 from headjax.nn.module import AttentionModule
 

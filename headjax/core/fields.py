@@ -1,10 +1,11 @@
 """Fields of configs: types with bounds, declared once with the field and compared whenever a config is built.
 
-Static type checkers see `int` and `float`.
+Static type checkers see `int` and `float`. Values may also be spelled as text, in a config file or an option.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import functools
@@ -13,10 +14,11 @@ import itertools
 import math
 import types
 import typing
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
-from headjax.core.errors import require
+from headjax.core.errors import ConfigError, require
 
 
 class Bound(NamedTuple):
@@ -163,3 +165,30 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
     return f"unknown {what} {name!r}; {hint}"
+
+
+def parse_arguments(argument: str, of: str = "config", /, **defaults: Any) -> types.SimpleNamespace:
+    """Reads `a=1,b=two,smoke` into the types of the defaults; a bare name sets a boolean."""
+    values = dict(defaults)
+    for part in filter(None, argument.split(",")):
+        name, equals, text = part.partition("=")
+        if name not in defaults:
+            raise ConfigError(f"{of} argument: {unknown_name('argument', name, defaults)}")
+        kind = type(defaults[name])
+        value = text if kind is str else read_literal(text) if equals else True
+        if kind is str and not equals:
+            raise ConfigError(f"{of} argument {name}: expected {name}=VALUE")
+        check_value(kind, f"{of} argument {name}", value)
+        values[name] = kind(value)
+    return types.SimpleNamespace(**values)
+
+
+def read_literal(text: str) -> Any:
+    """Return the number, truth value, list or group that a typed text spells as Python does; else the text itself."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        with warnings.catch_warnings(action="ignore"):  # Python has opinions about the style of some texts
+            return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text

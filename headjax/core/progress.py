@@ -1,14 +1,21 @@
-"""Progress as a value: long-running functions take one and know nothing of the terminal, the pipe or the log."""
+"""What a long computation and the command line show on a terminal, a pipe or a log.
+
+Progress is a value: long-running functions take one and know nothing of the terminal. Texts of models, files and their
+names cannot control it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from typing import IO, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from headjax.core.numbers import duration
@@ -132,3 +139,42 @@ def measurements(values: Mapping[str, float], between: str) -> str:
     return between.join(
         f"{name} {value:,}" if isinstance(value, int) else f"{name} {value:,.4g}" for name, value in values.items()
     )
+
+
+WIDTH = 140
+"""Columns of a table where no terminal says how wide it is (a pipe, a log)."""
+
+JOINERS = "\u200c\u200d"
+"""Format characters that scripts and emoji need; others reorder or hide text."""
+
+
+def printable(text: object, kept: str = "\n\t") -> str:
+    r"""Return a text with its control characters escaped, such as `\x1b`, but for those that are kept."""
+    text = str(text)
+    if text.isprintable():
+        return text
+    hidden = {each for each in text if unicodedata.category(each) in ("Cc", "Cf", "Cs", "Zl", "Zp")} - {*kept, *JOINERS}
+    return "".join(ascii(each)[1:-1] if each in hidden else each for each in text)
+
+
+class Terminal(Console):
+    """A console that escapes control characters of texts; its own, for colours and bars, it writes."""
+
+    def __init__(self, stream: IO[str], **settings: Any) -> None:
+        """Print on a stream."""
+        super().__init__(file=stream, width=None if stream.isatty() else WIDTH, **settings)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render, with the control characters of texts escaped."""
+        if isinstance(renderable, Text) and not renderable.plain.isprintable():
+            renderable = renderable.copy()
+            renderable.plain = printable(renderable.plain)
+        return super().render(renderable, options)
+
+    def tell(self, text: str) -> None:
+        """Print a text as it is, without wrapping."""
+        self.print(Text(text), soft_wrap=True)
+
+    def on_broken_pipe(self) -> None:
+        """Leave the exit code to the command line; rich would exit with 1."""
+        raise BrokenPipeError

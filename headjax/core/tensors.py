@@ -312,6 +312,11 @@ _GROUP = re.compile(r"\blayers_([0-9]+)_[0-9]+\b")
 """The part of a path that names a group of layers, from the first to the last."""
 
 
+def bias_weight(given: bool, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param[Any] | None:
+    """Declare a bias, which begins as zeros; None where the layer has none."""
+    return weight(shape, axes, Zeros(), decay=False) if given else None
+
+
 def check(tensors: Tensors, params: Mapping[str, Any]) -> None:
     """Compares arrays with their declarations."""
     declared, given = flatten(tensors), flatten(params)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from headjax.core.class_names import IGNORED
-from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, require
+from headjax.core.fields import parse_arguments
 from headjax.data.examples import Source
 from headjax.data.files import packed_or_plain, search
 from headjax.data.forms.form import language_measure, text_counts

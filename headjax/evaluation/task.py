@@ -12,12 +12,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from headjax.core.ahead import finished
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.modules import arrays as arrays_of
 from headjax.core.programs import make_room
 from headjax.core.progress import Update
 from headjax.core.tensors import Params, require_finite
+from headjax.core.timing import finished
 from headjax.data import metrics as formulas
 from headjax.data.examples import Padded, Source, by_length, subset
 from headjax.data.stream import evaluation_batches, train_iterator
@@ -35,13 +35,11 @@ from headjax.evaluation.measures import (
 )
 from headjax.evaluation.sets import Ranking, SeveralLabels
 from headjax.evaluation.spans import Spans
-from headjax.mesh.explicit import on_automatic_axes
-from headjax.mesh.mesh import replicated
+from headjax.mesh.mesh import on_automatic_axes, replicated
 from headjax.models.config import Batch, Loss
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.nn.compute import Compute
-from headjax.nn.state import ForwardOptions
+from headjax.nn.state import Compute, ForwardOptions
 
 if TYPE_CHECKING:
     import grain

@@ -17,7 +17,7 @@ from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.models.tasks.classification import names_or_numbers
-from headjax.nn.compute import Compute
+from headjax.nn.state import Compute
 
 MOST_EXAMPLES = 3
 """Number of examples that are shown where their attention is not more than `MOST_BYTES`."""

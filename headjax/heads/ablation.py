@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.core.ahead import one_behind
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.fields import unknown_name
+from headjax.core.numbers import brief
 from headjax.core.progress import Update
-from headjax.core.short import brief
+from headjax.core.timing import one_behind
 from headjax.heads.discovery import sites_within
 from headjax.heads.head_id import HeadId
 from headjax.heads.missed import checked
@@ -35,9 +35,9 @@ from headjax.heads.program import (
 from headjax.heads.seam import calls_in, subclass
 from headjax.heads.site import AttentionSite, Gates, at_path, filled, find_heads, ones, require_heads
 from headjax.mesh.distributed import fetch
-from headjax.mesh.explicit import explicit_mesh
+from headjax.mesh.mesh import explicit_mesh
 from headjax.models.walk import marked, shared
-from headjax.nn.compute import Compute
+from headjax.nn.state import Compute
 
 Mode = Literal["each", "all-but-one", "group"]
 

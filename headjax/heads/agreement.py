@@ -10,16 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.ahead import finished
 from headjax.core.progress import Update
+from headjax.core.timing import finished
 from headjax.heads.statistics import sum_over
 from headjax.models.config import Batch, ModelConfig, Output, declared_model
 from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
 from headjax.models.tasks.similarity import sentences, unit
-from headjax.nn.compute import Compute
-from headjax.nn.state import ForwardOptions
+from headjax.nn.state import Compute, ForwardOptions
 
 Kind = Literal["kl", "cosine", "squared_difference"]
 """Measures of agreement: KL(first || second) of predictions in nats, cosine of embeddings, difference of numbers."""

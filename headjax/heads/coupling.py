@@ -15,7 +15,7 @@ from headjax.heads.program import Losses, OwnLoss, Program, arrays_of, compiled,
 from headjax.heads.seam import coarsest
 from headjax.heads.site import Gates, ones
 from headjax.mesh.distributed import fetch
-from headjax.mesh.explicit import take
+from headjax.mesh.mesh import take
 
 
 def compare_examples(program: Program, state: Any, batch: Any) -> bool:

@@ -20,20 +20,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core import history
 from headjax.core.errors import require
 from headjax.core.modules import arrays, bind, fresh
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.units import resized
 from headjax.models.config import ModelConfig
-from headjax.models.model import Model
+from headjax.models.model import Model, history_entry
 from headjax.nn import Kind
 from headjax.nn.block import Block, LayerConfig
-from headjax.nn.feed_forward import FeedForward
 from headjax.nn.module import AttentionModule
-from headjax.nn.norms import Normalisation
-from headjax.nn.residuals import BEFORE
+from headjax.nn.norms import BEFORE, Normalisation
+from headjax.nn.projections import FeedForward
 
 Parts = dict[str, list[int]]
 """Number of layers that each layer splits into, by stack (`encoder`, `decoder`)."""
@@ -74,7 +72,7 @@ def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | N
     deep = config.with_layers({name: [layer.config for layer in own] for name, own in layers.items()})
     for name, own in layers.items():
         params[name] = deep.stacks()[name].restack([arrays(layer) for layer in own], params[name])
-    entry = history.entry("deepen", heads=heads, layers=counts)
+    entry = history_entry("deepen", heads=heads, layers=counts)
     return model.replace(config=deep, params=params, history=(*model.history, entry))
 
 

@@ -20,17 +20,17 @@ import optax
 from flax import nnx
 from jax.flatten_util import ravel_pytree
 
-from headjax.core.ahead import Losses
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, NotNegative, Positive, Size
+from headjax.core.numbers import brief
 from headjax.core.progress import Update
-from headjax.core.short import brief
+from headjax.core.timing import Losses
 from headjax.heads.head_id import HeadId
 from headjax.heads.missed import checked
 from headjax.heads.ordering import Order, by_score
 from headjax.heads.program import Applied, Loss, Program, compiled, prepare
 from headjax.heads.site import find_heads, ones, require_stacks, to_values
-from headjax.nn.compute import Compute
+from headjax.nn.state import Compute
 
 Logits = dict[str, jax.Array]
 """Learned logits of the shape of gates, by the path of the site, high for heads worth keeping."""

@@ -23,7 +23,7 @@ from headjax.heads.site import AttentionSite, Sites, at_path, output_matrix
 from headjax.heads.sums import LayerStep
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
-from headjax.mesh.explicit import spread_by_compiler
+from headjax.mesh.mesh import spread_by_compiler
 from headjax.models.config import head_stack_at
 from headjax.models.walk import FEED_FORWARD
 from headjax.nn.block import Block

@@ -30,7 +30,7 @@ from headjax.heads.site import (
     require_heads,
     without,
 )
-from headjax.mesh.explicit import take
+from headjax.mesh.mesh import take
 
 WAY = "give an order of heads and a share=, which takes whole KV groups"
 

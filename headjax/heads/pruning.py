@@ -10,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.core import history
 from headjax.heads import module_pruning, ordering
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId, named_heads, tied_heads
 from headjax.heads.ordering import Order
 from headjax.heads.surgery import LayerModule, map_attention, regroups
-from headjax.mesh.explicit import on_automatic_axes
-from headjax.models.model import Model
+from headjax.mesh.mesh import on_automatic_axes
+from headjax.models.model import Model, history_entry
 from headjax.nn import CollaborativeAttention
 from headjax.nn.module import AttentionModule
 
@@ -93,7 +92,7 @@ def _prune(model: Model, heads: Iterable[HeadId | str]) -> Model:
         return module if len(kept) == len(module.ids) else _drop_unused(module.keep_heads(kept))
 
     pruned = map_attention(model, keep, {head.stack for head in removed})
-    entry = history.entry("prune", removed=[str(head) for head in sorted(removed)])
+    entry = history_entry("prune", removed=[str(head) for head in sorted(removed)])
     return pruned.replace(history=(*model.history, entry))
 
 

@@ -30,11 +30,11 @@ from headjax.heads.sensitivity import prices
 from headjax.heads.site import AttentionSite, ones
 from headjax.heads.sums import BlockWalk, spread, sum_over_batches, sums_by_half
 from headjax.mesh.distributed import fetch
-from headjax.mesh.explicit import on_automatic_axes, spread_by_compiler
+from headjax.mesh.mesh import on_automatic_axes, spread_by_compiler
 from headjax.models.config import HEAD_STACKS
 from headjax.models.model import Model, check_parts
 from headjax.models.walk import FEED_FORWARD, shows_sub_layers
-from headjax.nn.compute import Compute
+from headjax.nn.state import Compute
 
 Places = tuple[tuple[str, int], ...]
 """Head stack and number of an attention layer, or of all that share its parameters."""

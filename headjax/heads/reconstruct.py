@@ -10,9 +10,9 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError, require
+from headjax.core.numbers import brief
 from headjax.core.programs import trim
 from headjax.core.progress import Update
-from headjax.core.short import brief
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
 from headjax.heads.maps import OutputMap
@@ -22,7 +22,7 @@ from headjax.heads.readers import BlockReader, SiteReader, reader_for
 from headjax.heads.refit import RIDGES, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.site import find_heads, require_heads, with_tied
 from headjax.heads.units import Place, prune_units, units_to_remove
-from headjax.nn.compute import Compute
+from headjax.nn.state import Compute
 
 
 class LayerRepair(NamedTuple):

@@ -20,7 +20,7 @@ from headjax.heads.program import Loss, examples_in
 from headjax.heads.readers import BlockReader, Places, SiteReader, reader_for
 from headjax.heads.refit import Change, centred, damped_inverse, without_features
 from headjax.heads.site import require_stacks
-from headjax.nn.compute import Compute
+from headjax.nn.state import Compute
 
 POINTS = 4
 """Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""

@@ -14,15 +14,15 @@ from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.fields import unknown_name
+from headjax.core.numbers import brief
 from headjax.core.progress import Update
-from headjax.core.short import brief
 from headjax.heads.head_id import HeadId, Values
 from headjax.heads.missed import checked
 from headjax.heads.program import Applied, Loss, Losses, Program, compiled, each_example, prepare
 from headjax.heads.seam import Notes
 from headjax.heads.site import AttentionSite, Gates, Sites, filled, to_values
 from headjax.heads.statistics import STATISTICS, sum_over
-from headjax.nn.compute import Compute
+from headjax.nn.state import Compute
 
 GRADIENT_SCORES: Mapping[str, str] = {
     "importance": "mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2",

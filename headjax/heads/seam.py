@@ -27,7 +27,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.modules import LayerGate
 from headjax.heads.site import AttentionSite, Sites, at_path, output_matrix
 from headjax.heads.statistics import STATISTICS, Pattern, counted_queries
-from headjax.mesh.explicit import placed_as, spread_by_compiler
+from headjax.mesh.mesh import placed_as, spread_by_compiler
 from headjax.models.inputs import counted_at
 from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule

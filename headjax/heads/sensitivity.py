@@ -30,8 +30,7 @@ from headjax.models.decoding import GenerativeConfig
 from headjax.models.model import Model
 from headjax.models.tasks import MaskedLanguageModel, Pretraining
 from headjax.models.walk import LayerBlock, SubLayerSeen, blocks_of, embed, step
-from headjax.nn.compute import Compute
-from headjax.nn.state import State
+from headjax.nn.state import Compute, State
 
 PROBES = 4
 """Backward passes, each for another z."""

@@ -10,17 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.ahead import one_behind
 from headjax.core.errors import DataError, KernelError
+from headjax.core.timing import one_behind
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
 from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
 from headjax.nn.block import Probe
-from headjax.nn.compute import Compute
 from headjax.nn.operands import Mask
-from headjax.nn.state import ForwardOptions
+from headjax.nn.state import Compute, ForwardOptions
 
 
 class Pattern(NamedTuple):

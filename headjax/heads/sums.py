@@ -30,8 +30,7 @@ from headjax.models.inputs import check_batch, counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, SubLayerSeen, blocks_of, embed, step
 from headjax.nn.block import Block
-from headjax.nn.compute import Compute
-from headjax.nn.state import Probe, State
+from headjax.nn.state import Compute, Probe, State
 
 Tree = TypeVar("Tree")
 

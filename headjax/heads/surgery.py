@@ -17,7 +17,7 @@ from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
 from headjax.nn.block import Block
-from headjax.nn.feed_forward import FeedForward
+from headjax.nn.projections import FeedForward
 from headjax.nn.stack import StackConfig
 
 

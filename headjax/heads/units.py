@@ -9,14 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.core import history
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import own_copy
 from headjax.core.modules import bind, declared
 from headjax.core.tensors import map_tensors
 from headjax.heads.surgery import LayerModule, map_feed_forward
-from headjax.models.model import Model
-from headjax.nn.feed_forward import FeedForward
+from headjax.models.model import Model, history_entry
+from headjax.nn.projections import FeedForward
 
 Place = tuple[str, int]
 """A stack (`encoder`, `decoder`) and a layer in it."""
@@ -66,7 +65,7 @@ def prune_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model
         return units if lost is None else resized(units, np.setdiff1d(np.arange(units.hidden), lost))
 
     pruned = map_feed_forward(model, keep)
-    entry = history.entry("prune_units", removed={f"{stack}/{layer}": len(gone[stack, layer]) for stack, layer in gone})
+    entry = history_entry("prune_units", removed={f"{stack}/{layer}": len(gone[stack, layer]) for stack, layer in gone})
     return pruned.replace(history=(*model.history, entry))
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from headjax.core.errors import CheckpointError, ConfigError
 from headjax.core.fields import INTEGER_MAX, shown
-from headjax.nn.feed_forward import ActivationName
+from headjax.nn.projections import ActivationName
 from headjax.tokenizers.files import read_object
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
-from headjax.core import history
 from headjax.core.errors import ConfigError, ParameterError
+from headjax.core.memory import check_arrays, memory_of
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
 from headjax.hub.companions import model_type_of, read_companions
@@ -25,10 +25,9 @@ from headjax.hub.fields import Fields
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SafetensorsFiles, shorten
 from headjax.hub.sentences import pipeline_config, read_cased, read_maps, transformer_folder
-from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
-from headjax.models.model import Model
+from headjax.models.model import Model, history_entry
 from headjax.models.tasks import SentenceSimilarity
 from headjax.storage.hub import source_of
 from headjax.tokenizers.files import digest, read_tokenizer
@@ -91,7 +90,7 @@ def from_huggingface(
     # The demo's files are what AutoTokenizer reads of them, and a first example should not wait for transformers.
     tokenizer = Tokenizer.load(place) if place == DEMO else read_tokenizer(place)
     tokenizer = read_cased(folder, companions, tokenizer)
-    entry = history.entry(
+    entry = history_entry(
         "import",
         family=family.model_type,
         source=str(directory),

@@ -21,9 +21,8 @@ from headjax.models.tasks.task_output import LinearLogits
 from headjax.models.vision import VisionConfig
 from headjax.nn.block import Block
 from headjax.nn.embeddings import Positions, RelativePositionBias
-from headjax.nn.feed_forward import FeedForward
-from headjax.nn.outputs import Pooler
-from headjax.nn.residuals import BEFORE, Residual
+from headjax.nn.norms import BEFORE, Residual
+from headjax.nn.projections import FeedForward, Pooler
 
 TOKEN, LAST = "token", 2**31 - 1
 

@@ -99,7 +99,7 @@ class Graph:
         return self.op("Mul", self.op("Div", x, root), gain)
 
     def activation(self, name: str, x: str) -> str:
-        """Apply an activation of `headjax.nn.feed_forward.ACTIVATIONS`."""
+        """Apply an activation of `headjax.nn.projections.ACTIVATIONS`."""
         if name in ("gelu", "gelu_tanh"):
             return self.op("Gelu", x, approximate="tanh" if name == "gelu_tanh" else "none")
         if name in ("silu", "quick_gelu"):

@@ -26,7 +26,7 @@ from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model
 from headjax.models.tasks import Classification, Dense, MultiLabel, NoTask, Regression, SentenceSimilarity, TaskOutput
 from headjax.models.tasks.similarity import Pooling, Similarity
-from headjax.nn.feed_forward import ActivationName
+from headjax.nn.projections import ActivationName
 from headjax.storage.files import parse_json
 from headjax.tokenizers.tokenizer import UNLIMITED, Tokenizer
 

@@ -22,8 +22,7 @@ from headjax.mesh.mesh import replicated
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, blocks_of
-from headjax.nn.compute import Compute
-from headjax.nn.state import ForwardOptions, ResidualStep
+from headjax.nn.state import Compute, ForwardOptions, ResidualStep
 
 _SMALLEST = 0.5
 """The second omega of a stack whose input is about normalised is more than 1; of one with unscaled embeddings of

@@ -17,7 +17,7 @@ from headjax.core.modules import arrays, declared
 from headjax.core.tensors import Params, flatten
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
-from headjax.nn.compute import Compute
+from headjax.nn.state import Compute
 
 
 class Setting(NamedTuple):

@@ -6,8 +6,7 @@ from headjax.models.encoder import Encoder, EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headjax.models.model import Model
 from headjax.models.vision import Vision, VisionConfig
-from headjax.nn.compute import Compute
-from headjax.nn.state import ForwardOptions
+from headjax.nn.state import Compute, ForwardOptions
 
 __all__ = [
     "Batch",

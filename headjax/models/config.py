@@ -15,13 +15,12 @@ from headjax.core.errors import DataError, require
 from headjax.core.fields import LISTED_MAX, Checked, Listed, Positive, Rate, Size
 from headjax.core.kind import Kind
 from headjax.core.modules import declared
-from headjax.core.ranges import Range
 from headjax.core.tensors import Initializer, Normal, Params, Tensors, initialize
 from headjax.nn.block import LayerConfig
-from headjax.nn.feed_forward import ActivationName
+from headjax.nn.embeddings import Range
 from headjax.nn.flops import product_flops
-from headjax.nn.norms import LayerNorm, Norm
-from headjax.nn.residuals import ResidualKind
+from headjax.nn.norms import LayerNorm, Norm, ResidualKind
+from headjax.nn.projections import ActivationName
 from headjax.nn.stack import StackConfig
 from headjax.nn.state import ForwardOptions
 

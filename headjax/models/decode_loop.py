@@ -12,8 +12,7 @@ from headjax.models.config import Batch
 from headjax.models.decoding import GenerativeConfig, GenerativeModel
 from headjax.models.sampling import Greedy, Sampler
 from headjax.nn.cache import Cache, with_units, without_units
-from headjax.nn.compute import Compute
-from headjax.nn.state import ForwardOptions
+from headjax.nn.state import Compute, ForwardOptions
 
 NEVER = -1e30
 """Score of a hypothesis that does not exist."""

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from headjax.core.class_names import IGNORED
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.kind import Kind
-from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.models.config import STACK_FIELDS, Batch, Loss, Output
 from headjax.models.decoding import GenerativeConfig, GenerativeModel, empty_cache
@@ -19,15 +18,13 @@ from headjax.models.inputs import abstract_integers, read_tokens
 from headjax.models.model import probes_of
 from headjax.models.tasks import Features, TaskOutput, Vocabulary
 from headjax.nn.cache import Prompt
-from headjax.nn.compute import Compute
-from headjax.nn.embeddings import TokenEmbeddings
-from headjax.nn.feed_forward import fold
+from headjax.nn.embeddings import Range, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
-from headjax.nn.operands import Mask
-from headjax.nn.outputs import Linear, VocabularyLogits, cross_entropy
-from headjax.nn.residuals import ResidualKind
+from headjax.nn.norms import ResidualKind
+from headjax.nn.operands import Mask, fold
+from headjax.nn.projections import Linear, VocabularyLogits, cross_entropy
 from headjax.nn.stack import Stack
-from headjax.nn.state import ForwardOptions, State
+from headjax.nn.state import Compute, ForwardOptions, State
 
 
 @kind("decoder")

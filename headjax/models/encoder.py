@@ -11,22 +11,19 @@ import jax.numpy as jnp
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Rate, Size
 from headjax.core.kind import Kind
-from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
 from headjax.models.config import STACK_FIELDS, Batch, Output
 from headjax.models.inputs import TokenConfig, abstract_integers, batch_array, read_tokens
 from headjax.models.model import Model, probes_of
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
-from headjax.nn.compute import Compute
-from headjax.nn.embeddings import RelativeBuckets, TokenEmbeddings
-from headjax.nn.feed_forward import ActivationName, fold
+from headjax.nn.embeddings import Range, RelativeBuckets, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
-from headjax.nn.operands import Mask
-from headjax.nn.outputs import Pooler, PoolerInputs
+from headjax.nn.operands import Mask, fold
+from headjax.nn.projections import ActivationName, Pooler, PoolerInputs
 from headjax.nn.stack import Stack
-from headjax.nn.state import ForwardOptions, State
+from headjax.nn.state import Compute, ForwardOptions, State
 
 LARGEST = 2
 """The `end_token` that stands for the largest id."""

@@ -14,7 +14,6 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Positive, Rate, Size
 from headjax.core.kind import Kind
-from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, FanOut, Initializer, Xavier
 from headjax.models.config import STACK_FIELDS, Batch, Loss, Output
@@ -22,15 +21,13 @@ from headjax.models.decoding import GenerativeConfig, GenerativeModel, empty_cac
 from headjax.models.inputs import Read, abstract_integers, batch_array, begins, read_tokens
 from headjax.models.model import probes_of
 from headjax.nn.cache import Prompt
-from headjax.nn.compute import Compute
-from headjax.nn.embeddings import PositionKind, RelativeBuckets, TokenEmbeddings
-from headjax.nn.feed_forward import fold
+from headjax.nn.embeddings import PositionKind, Range, RelativeBuckets, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import RMSNorm
-from headjax.nn.operands import Mask
-from headjax.nn.outputs import VocabularyLogits, cross_entropy
+from headjax.nn.operands import Mask, fold
+from headjax.nn.projections import VocabularyLogits, cross_entropy
 from headjax.nn.stack import Stack
-from headjax.nn.state import ForwardOptions, State
+from headjax.nn.state import Compute, ForwardOptions, State
 
 
 @kind("encoder_decoder")

@@ -10,10 +10,9 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import DataError
-from headjax.core.limits import check_memory
+from headjax.core.memory import check_memory, memory_of
 from headjax.core.serialize import kind_of
-from headjax.mesh.explicit import on_automatic_axes
-from headjax.mesh.memory import memory_of
+from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.decode_loop import Beams, Loop, Settings, best_beams, continue_until, read_prompts
 from headjax.models.decoding import GenerativeConfig, GenerativeModel
@@ -29,8 +28,7 @@ from headjax.models.prompts import (
     tokenizer_of,
 )
 from headjax.models.sampling import Greedy, Sampler
-from headjax.nn.compute import Compute
-from headjax.nn.state import ForwardOptions
+from headjax.nn.state import Compute, ForwardOptions
 
 
 class Generated(NamedTuple):

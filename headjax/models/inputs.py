@@ -5,17 +5,36 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.core.fields import Count, Size
-from headjax.core.ranges import check_ranges
 from headjax.models.config import Batch, ModelConfig
-from headjax.nn.embeddings import PositionKind, Positions
+from headjax.nn.embeddings import PositionKind, Positions, Range
 from headjax.nn.norms import Norm
+
+
+def check_ranges(ranges: Mapping[str, Range], batch: Mapping[str, Any]) -> None:
+    """Check a batch's integers against their ranges; arrays on a device, and real numbers, are left alone.
+
+    On a device, an index out of range would read nonsense.
+    """
+    for name, (high, what, low, ignored) in ranges.items():
+        array = np.asarray(batch[name] if isinstance(batch.get(name), np.ndarray | list | tuple) else ())
+        if high is None or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+            continue
+        if array.min() >= low and array.max() < high:
+            continue
+        outside = ((array < low) | (array >= high)) & (array != (low if ignored is None else ignored))
+        if outside.any():
+            place = [int(axis) for axis in np.argwhere(outside)[0]]
+            also = f", or {ignored} for none" if ignored is not None else ""
+            has = f"the model has {high} {what} ({low} to {high - 1}{also})"
+            raise DataError(f"{name}: {int(array[tuple(place)])} at {place}, but {has}")
 
 
 def check_batch(config: ModelConfig, batch: Batch) -> Batch:

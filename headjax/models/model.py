@@ -13,19 +13,23 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 
-from headjax.core import history
 from headjax.core.errors import DataError, HeadjaxError, ParameterError
 from headjax.core.kind import own_copy
 from headjax.core.modules import IgnoredStatic, arrays, bind, settings, weights_of
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
-from headjax.mesh.explicit import explicit_mesh, spread_by_example
+from headjax.mesh.mesh import explicit_mesh, spread_by_example
 from headjax.models.config import DECLARED, Batch, Loss, ModelConfig, Output, declared_model, head_stack_at
 from headjax.models.directory import ModelFolder, Saved, save
 from headjax.models.inputs import device_batch
 from headjax.models.walk import LayerBlock, NextStack, blocks_of
-from headjax.nn.compute import Compute
-from headjax.nn.state import ForwardOptions, Probe, ProbeFunction, State
+from headjax.nn.state import Compute, ForwardOptions, Probe, ProbeFunction, State
+from headjax.version import __version__
+
+
+def history_entry(action: str, **details: Any) -> dict[str, Any]:
+    """Return an entry of a model's history: the action, its details (JSON data), the versions of headjax and JAX."""
+    return {"action": action, **details, "versions": {"headjax": __version__, "jax": jax.__version__}}
 
 
 class Model(nnx.Module):
@@ -263,7 +267,7 @@ class Model(nnx.Module):
 
     def with_entry(self, action: str, **details: Any) -> Model:
         """Return the model with one more change in its history."""
-        return self.replace(history=(*self.history, history.entry(action, **details)))
+        return self.replace(history=(*self.history, history_entry(action, **details)))
 
     def save(self, path: str | Path) -> None:
         """Write a model directory; it appears under its name only once it is complete.

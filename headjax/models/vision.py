@@ -15,23 +15,19 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Listed, Size
 from headjax.core.kind import Kind
-from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal, Zeros, weight
 from headjax.models.config import STACK_FIELDS, Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
 from headjax.models.model import Model, probes_of
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
-from headjax.nn.compute import Compute
-from headjax.nn.feed_forward import ActivationName, fold
+from headjax.nn.embeddings import Range
 from headjax.nn.multi_head import MultiHeadAttention
-from headjax.nn.norms import LayerNorm, Norm
-from headjax.nn.operands import Dropout
-from headjax.nn.outputs import Pooler
-from headjax.nn.projections import into_heads
-from headjax.nn.residuals import BEFORE, ResidualKind
+from headjax.nn.norms import BEFORE, LayerNorm, Norm, ResidualKind
+from headjax.nn.operands import Dropout, fold
+from headjax.nn.projections import ActivationName, Pooler, into_heads
 from headjax.nn.stack import Stack
-from headjax.nn.state import ForwardOptions, State
+from headjax.nn.state import Compute, ForwardOptions, State
 
 NO_TOKENS = Vocabulary(0, 0)
 

@@ -16,11 +16,10 @@ from headjax.core.kind import Kind
 from headjax.mesh.mesh import by_example
 from headjax.nn.attend import AttentionOptions, run_attention
 from headjax.nn.cache import AttentionCache
-from headjax.nn.feed_forward import ActivationName, FeedForward, fold
 from headjax.nn.flops import product_flops
-from headjax.nn.norms import LayerNorm, Norm
-from headjax.nn.operands import Dropout, KeyValues, Mask
-from headjax.nn.residuals import Residual, ResidualKind
+from headjax.nn.norms import LayerNorm, Norm, Residual, ResidualKind
+from headjax.nn.operands import Dropout, KeyValues, Mask, fold
+from headjax.nn.projections import ActivationName, FeedForward
 from headjax.nn.state import ForwardOptions, Probe, ResidualStep, State
 
 CACHE = "cache"

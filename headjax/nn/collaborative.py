@@ -15,11 +15,11 @@ from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Listed, Size
 from headjax.core.kind import Kind
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, Normal, weight
+from headjax.core.tensors import Initializer, Normal, bias_weight, weight
 from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule, Ids, formulation
 from headjax.nn.operands import Attended, KeyValues
-from headjax.nn.projections import HeadOutput, bias_weight, into_heads
+from headjax.nn.projections import HeadOutput, into_heads
 
 
 @kind("concatenate")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,23 @@ from flax import nnx
 
 from headjax.core.errors import require
 from headjax.core.fields import Checked, Listed, Size
-from headjax.core.ranges import Range
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, weight
+from headjax.core.tensors import Initializer, bias_weight, weight
 from headjax.mesh.mesh import by_example, look_up
 from headjax.nn.norms import Norm
 from headjax.nn.operands import Dropout
-from headjax.nn.projections import bias_weight, into_heads
+from headjax.nn.projections import into_heads
 
 PositionKind = Literal["learned", "learned_present", "sinusoidal", "sinusoidal_endpoint", "none"]
+
+
+class Range(NamedTuple):
+    """The integers `low <= i < high`, by a plural noun; `ignored` is allowed too, as the label without a loss."""
+
+    high: int | None  # None is no limit
+    what: str
+    low: int = 0
+    ignored: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

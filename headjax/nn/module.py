@@ -20,7 +20,7 @@ from headjax.core.fields import Count, options_of
 from headjax.core.kind import Kind
 from headjax.core.modules import arrays, bind, declared
 from headjax.core.tensors import RULES, Initializer, Normal, Params
-from headjax.mesh.explicit import spread_by_compiler, take
+from headjax.mesh.mesh import spread_by_compiler, take
 from headjax.nn.attend import AttentionOptions, run_attention
 from headjax.nn.cache import AttentionCache, stored
 from headjax.nn.calling import CallArrays, check_sizes, one_batch_axis

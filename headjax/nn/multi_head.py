@@ -12,12 +12,12 @@ import numpy as np
 from headjax.core.errors import require
 from headjax.core.fields import Listed, Positive, Size
 from headjax.core.kind import Kind
-from headjax.core.tensors import weight
+from headjax.core.tensors import bias_weight, weight
 from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule, Ids, formulation
 from headjax.nn.norms import Norm, small_norm
 from headjax.nn.operands import Attended, KeyValues
-from headjax.nn.projections import HeadOutput, bias_weight, into_heads
+from headjax.nn.projections import HeadOutput, into_heads
 from headjax.nn.rotary import Rotary, logit_scale, positions_or_count
 
 

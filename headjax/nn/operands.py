@@ -93,6 +93,11 @@ class Dropout(NamedTuple):
         return dropped(inputs, self.key, self.rate, (inputs.shape[0], *(1,) * (inputs.ndim - 1)))
 
 
+def fold(key: jax.Array | None, index: jax.Array | int) -> jax.Array | None:
+    """An independent key for each index, or None without a key."""
+    return None if key is None else jax.random.fold_in(key, index)
+
+
 class AttentionInputs(NamedTuple):
     """The operands of one call of an attention kernel, see `headjax.nn.attend`."""
 

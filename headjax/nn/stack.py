@@ -19,8 +19,7 @@ from headjax.core.modules import LayerGate, bind, fresh, stacked_module
 from headjax.core.tensors import Params
 from headjax.nn.block import Block, LayerConfig
 from headjax.nn.embeddings import RelativeBuckets, RelativePositionBias
-from headjax.nn.norms import Norm
-from headjax.nn.residuals import BEFORE
+from headjax.nn.norms import BEFORE, Norm
 from headjax.nn.state import ForwardOptions, State
 
 Layers = Block | nnx.List

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from headjax.core.errors import ConfigError, require, within
 from headjax.core.fields import Size
+from headjax.core.memory import STATE
 from headjax.core.serialize import from_data
 from headjax.core.tensors import count
 from headjax.initialization import ModelSource
@@ -20,7 +21,6 @@ from headjax.mesh.mesh import check_batch_size
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
-from headjax.models.memory import STATE
 from headjax.nn.kernels import target
 from headjax.plan.collectives import Collective, collectives
 from headjax.plan.tpu import GIB, Slice

@@ -9,7 +9,6 @@ from typing import Any
 from headjax.conversion.calibration import collect
 from headjax.conversion.model import convert
 from headjax.conversion.target import HeadLayer
-from headjax.core import history
 from headjax.core.progress import Update
 from headjax.heads.head_id import HeadId
 from headjax.heads.pruning import prune
@@ -17,8 +16,8 @@ from headjax.heads.reconstruct import reconstruct
 from headjax.heads.surgery import remove_layers
 from headjax.heads.units import prune_units
 from headjax.models.config import Batch
-from headjax.models.model import Model
-from headjax.nn.compute import Compute
+from headjax.models.model import Model, history_entry
+from headjax.nn.state import Compute
 from headjax.shrinking.choice import NO_LAYER, Choice
 from headjax.shrinking.places import places_of
 
@@ -63,7 +62,7 @@ def build(
                 compute=compute, progress=progress,
             )  # fmt: skip
             built = remove_layers(prune_units(found.repaired, found.units), choice.removed)
-    return built.replace(history=(*built.history, history.entry("shrink", **decision(choice))))
+    return built.replace(history=(*built.history, history_entry("shrink", **decision(choice))))
 
 
 def decision(choice: Choice) -> dict[str, Any]:

@@ -36,9 +36,8 @@ from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, SubLayerSeen
-from headjax.nn.compute import Compute
 from headjax.nn.module import AttentionModule
-from headjax.nn.state import State
+from headjax.nn.state import Compute, State
 from headjax.shrinking.grid import NONE, Grid, Level, head_groups, target_of
 from headjax.shrinking.places import Place, places_of
 from headjax.shrinking.skipping import Maps, making_up, skipped_damages

@@ -12,17 +12,17 @@ from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked
+from headjax.core.numbers import brief
 from headjax.core.progress import Progress, silent
-from headjax.core.short import brief
 from headjax.evaluation.task import Task
 from headjax.heads.agreement import agreement_kind
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.program import Loss
-from headjax.mesh.explicit import on_automatic_axes
+from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import shows_sub_layers
-from headjax.nn.compute import Compute
+from headjax.nn.state import Compute
 from headjax.shrinking.build import build
 from headjax.shrinking.by_loss import by_loss
 from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose, choose_if_any

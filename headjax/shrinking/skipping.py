@@ -23,8 +23,7 @@ from headjax.heads.surgery import output_map
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD, LayerBlock, blocks_of, embed, step
-from headjax.nn.compute import Compute
-from headjax.nn.state import State
+from headjax.nn.state import Compute, State
 
 Maps = Mapping[str, Sequence[jax.Array | None]]
 """Weights and biases of output maps, by slot."""

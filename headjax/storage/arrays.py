@@ -11,8 +11,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from headjax.core.errors import CheckpointError
+from headjax.core.memory import check_arrays, memory_of
 from headjax.core.tensors import Params, Tensors, check, flatten, map_tensors
-from headjax.mesh.memory import check_arrays, memory_of
 from headjax.mesh.rules import shardings
 from headjax.storage.files import first_line
 from headjax.storage.paths import absolute, is_bucket, is_plain

@@ -14,7 +14,7 @@ from headjax.initialization import ModelSource
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig
-from headjax.nn.compute import Compute
+from headjax.nn.state import Compute
 from headjax.training.optimizer import Optimizer
 
 EXECUTION_FIELDS = {

@@ -1,6 +1,6 @@
 """Config files: `FILE[:ARGS]` and `--config.x=y` overrides to an ml-collections `ConfigDict`.
 
-A config file defines `get_config(arg="")`. It reads the argument with `headjax.core.configuration.parse_arguments`, so
+A config file defines `get_config(arg="")`. It reads the argument with `headjax.core.fields.parse_arguments`, so
 that it states its knobs, their types and their defaults in one place and an unknown one is an error.
 """
 
@@ -16,9 +16,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from headjax.core.configuration import read_literal
 from headjax.core.errors import ConfigError, in_line
-from headjax.core.fields import options_of
+from headjax.core.fields import options_of, read_literal
 from headjax.core.serialize import class_of_kind, kinds_of
 from headjax.storage.paths import path_of
 

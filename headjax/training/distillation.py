@@ -13,23 +13,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from headjax.core import history
-from headjax.core.ahead import Losses
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Steps
 from headjax.core.programs import make_room
 from headjax.core.progress import Update
 from headjax.core.tensors import Params, abstract
+from headjax.core.timing import Losses
 from headjax.heads.agreement import divergence
 from headjax.mesh.distributed import on_this_process, place_copies, put_batch
 from headjax.mesh.mesh import MeshConfig, batch_sharding
 from headjax.mesh.rules import shardings
 from headjax.models.config import Batch, Loss, ModelConfig, Output, declared_model
 from headjax.models.inputs import check_batch, counted_at
-from headjax.models.model import Model
+from headjax.models.model import Model, history_entry
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
-from headjax.nn.compute import Compute
-from headjax.nn.state import ForwardOptions
+from headjax.nn.state import Compute, ForwardOptions
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
 from headjax.training.step import Objective, Trainer
 
@@ -108,7 +106,7 @@ def distill(
         mesh: devices to spread the batches over; None is the first device alone.
         compute: how to compute.
         progress: called with the number of steps that are known to be done and the latest loss that the host knows, see
-            `headjax.core.ahead`.
+            `headjax.core.timing`.
 
     Raises:
         DataError: the batches end early.
@@ -131,7 +129,7 @@ def distill(
         if progress is not None:
             progress(len(losses.fetched), losses.latest())
     numbers = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "temperature")}
-    entry = history.entry("distill", steps=settings.steps, **numbers)
+    entry = history_entry("distill", steps=settings.steps, **numbers)
     params = on_this_process(state.params, mesh)
     return Distilled(student.replace(params=params, history=(*student.history, entry)), losses.fetch())
 

@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import optax
 
-from headjax.core import history
-from headjax.core.ahead import finished
 from headjax.core.errors import CheckpointError, ConfigError, DataError, require, within
+from headjax.core.memory import check_batch_memory, check_training_memory, memory_of
 from headjax.core.progress import Update
 from headjax.core.serialize import to_data
-from headjax.core.tensors import Params
+from headjax.core.tensors import Params, count
+from headjax.core.timing import finished
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import Measure
@@ -25,12 +25,10 @@ from headjax.evaluation.specs import prompted
 from headjax.evaluation.task import measure_batch, measure_of, reduce_batches
 from headjax.initialization import Setting
 from headjax.mesh.distributed import fetch, on_this_process, process_share, put_batch, put_whole_batch
-from headjax.mesh.memory import memory_of
 from headjax.mesh.mesh import check_batch_size
-from headjax.models import memory
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import check_batch
-from headjax.models.model import Model
+from headjax.models.model import Model, history_entry
 from headjax.models.tasks.classification import class_names, with_class_names
 from headjax.storage.kept import key_of_study
 from headjax.training.config import TrainConfig
@@ -73,7 +71,7 @@ class Training:
         batches = list(itertools.islice(feed, initialization.num_batches))
         setting = Setting(batches, jax.random.fold_in(key, 0), mesh, self.config.compute)
         params, measured = initialization.measure(model, params, setting)
-        entry = history.entry("initialize", **to_data(initialization), **measured)
+        entry = history_entry("initialize", **to_data(initialization), **measured)
         return trainer.first_state(params), (entry,)
 
     def evaluate(self, params: Params, progress: Update) -> Mapping[str, float]:
@@ -88,7 +86,7 @@ class Training:
         self, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, metrics: Mapping[str, float]
     ) -> Model:
         """Return the model after a number of steps, with the run in its history."""
-        entry = history.entry(
+        entry = history_entry(
             "train" if self.teacher is None else "distill",
             steps=steps,
             data=dict(self.data.info),
@@ -148,7 +146,7 @@ def prepare(
     model = config.architecture() if start is None else start.config
     files, tokenizer = ({}, None) if start is None else (start.files, start.tokenizer)
     there = memory_of(mesh)
-    memory.check_state("config.model", model, there)
+    check_training_memory("config.model", count(model.tensors()), there)
     check_workdir(workdir, config)  # before data is loaded; again once no other run can write to it
     if data is None:
         data = prompted(config.data.for_classes(class_names(model)).for_files(files), model).load(tokenizer)
@@ -157,7 +155,7 @@ def prepare(
     model = with_class_names(model, data.info.get("labels", ()))
     check_vocabulary(model, data)
     length, size = data.validation[0], config.batch_size
-    memory.check_batch("config.batch_size", size, length, model.width, there, config.accumulate)
+    check_batch_memory("config.batch_size", size, length, model.width, there, config.accumulate)
     measure = measure_of(data)
     objective = None
     if teacher is not None:

@@ -22,8 +22,7 @@ from headjax.mesh.random_bits import Prng, step_key
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.models.config import Batch, Loss, ModelConfig, Output, declared_model
 from headjax.models.model import Model
-from headjax.nn.compute import Compute
-from headjax.nn.state import ForwardOptions
+from headjax.nn.state import Compute, ForwardOptions
 
 
 class TrainState(NamedTuple):

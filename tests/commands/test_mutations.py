@@ -39,7 +39,7 @@ PATIENCE = 120
 
 CONFIG = f"""
 from ml_collections import ConfigDict
-from headjax.core.configuration import parse_arguments
+from headjax.core.fields import parse_arguments
 
 def get_config(arg=""):
     knobs = parse_arguments(arg, width=16, rate=0.001, attention="multi_head", smoke=False)

@@ -9,9 +9,9 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from headjax.core import programs
-from headjax.core.ahead import FETCH_EVERY, Losses
 from headjax.core.errors import HeadjaxError
 from headjax.core.programs import one_blas_thread
+from headjax.core.timing import FETCH_EVERY, Losses
 
 
 @pytest.fixture

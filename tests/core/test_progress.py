@@ -7,8 +7,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from headjax.core.progress import FIRST, INTERVAL, Lines, shown_on
-from headjax.core.terminal import Terminal, printable
+from headjax.core.progress import FIRST, INTERVAL, Lines, Terminal, printable, shown_on
 
 
 def test_a_terminal_shows_title_count_and_measurements_and_a_file_nothing_of_a_short_command():

@@ -23,7 +23,7 @@ from headjax.core.tensors import (
     stack_weight,
     weight,
 )
-from headjax.nn.feed_forward import FeedForward
+from headjax.nn.projections import FeedForward
 from tests.closeness import assert_trees_equal
 
 TENSORS = {

@@ -16,8 +16,8 @@ from headjax.heads.deepen import deep_config, deepen, level, split_attention, sp
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.nn import Kind, NoHeadsAttention
-from headjax.nn.feed_forward import FeedForward
 from headjax.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm
+from headjax.nn.projections import FeedForward
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder import config

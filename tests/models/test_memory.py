@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from headjax.core import limits
 from headjax.core.errors import ConfigError, HeadjaxError
+from headjax.core.memory import MEMORY, check_batch_memory, check_training_memory, host_memory
 from headjax.hub import from_huggingface, to_huggingface
-from headjax.models.memory import check_batch, check_state
 from headjax.models.model import load
 from tests import tiny
 
@@ -16,10 +15,10 @@ EXAMPLE = {"input_ids": np.zeros(10, np.int32), "labels": np.zeros(10, np.int32)
 def test_the_state_of_a_model():
     config = tiny.decoder_config()
     parameters = tiny.model(config).num_parameters
-    check_state("config.model", config, 12 * parameters)
-    check_state("config.model", config, None)
+    check_training_memory("config.model", parameters, 12 * parameters)
+    check_training_memory("config.model", parameters, None)
     with pytest.raises(ConfigError, match=rf"^config.model: {parameters:,} parameters in training take at least"):
-        check_state("config.model", config, 12 * parameters - 1)
+        check_training_memory("config.model", parameters, 12 * parameters - 1)
 
 
 def test_a_directory_larger_than_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
@@ -34,24 +33,24 @@ def test_a_directory_larger_than_memory_is_refused_before_it_is_read(tmp_path, m
 
 def test_a_batch():
     """Of two arrays of 10 int32, and 10 positions of width 16 in bfloat16."""
-    check_batch("--batch-size", 3, EXAMPLE, 16, 3 * (80 + 320))
-    check_batch("--batch-size", 4, EXAMPLE, 16, 4 * 80 + 2 * 320, parts=2)
-    check_batch("--batch-size", 3, {"pixel_values": np.zeros((2, 2, 3), np.float32)}, 16, 3 * 48)
+    check_batch_memory("--batch-size", 3, EXAMPLE, 16, 3 * (80 + 320))
+    check_batch_memory("--batch-size", 4, EXAMPLE, 16, 4 * 80 + 2 * 320, parts=2)
+    check_batch_memory("--batch-size", 3, {"pixel_values": np.zeros((2, 2, 3), np.float32)}, 16, 3 * 48)
     with pytest.raises(ConfigError, match=r"^--batch-size: "):
-        check_batch("--batch-size", 3, EXAMPLE, 16, 3 * (80 + 320) - 1)
+        check_batch_memory("--batch-size", 3, EXAMPLE, 16, 3 * (80 + 320) - 1)
 
 
 @pytest.mark.parametrize(
     ("text", "size"), [("1", 1), ("500M", 500 * 2**20), ("8g", 8 * 2**30), ("2KiB", 2048), ("3 ", 3)]
 )
 def test_a_variable_sets_the_memory(monkeypatch, text, size):
-    assert limits.host_memory() is None or limits.host_memory() > 2**28
-    monkeypatch.setenv(limits.MEMORY, text)
-    assert limits.host_memory() == size
+    assert host_memory() is None or host_memory() > 2**28
+    monkeypatch.setenv(MEMORY, text)
+    assert host_memory() == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5G", "8X", "9" * 5000, "nan"])
 def test_a_variable_without_a_size_is_an_error(monkeypatch, text):
-    monkeypatch.setenv(limits.MEMORY, text)
+    monkeypatch.setenv(MEMORY, text)
     with pytest.raises(HeadjaxError, match=r"^HEADJAX_MEMORY: "):
-        limits.host_memory()
+        host_memory()

@@ -9,9 +9,8 @@ import pytest
 
 from headjax.core.modules import bind, declared
 from headjax.nn.embeddings import Positions
-from headjax.nn.feed_forward import FeedForward
-from headjax.nn.norms import OffsetRMSNorm, RMSNorm
-from headjax.nn.residuals import Residual
+from headjax.nn.norms import OffsetRMSNorm, Residual, RMSNorm
+from headjax.nn.projections import FeedForward
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder import PADDED, config

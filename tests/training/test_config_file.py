@@ -2,8 +2,8 @@
 
 import pytest
 
-from headjax.core.configuration import parse_arguments
 from headjax.core.errors import ConfigError
+from headjax.core.fields import parse_arguments
 from headjax.initialization import Admin
 from headjax.nn import CompressedAttention, GroupedAttention, Kind, MultiHeadAttention
 from headjax.storage.paths import path_of
@@ -14,7 +14,7 @@ from tests.training import runs
 
 FILE = """
 from ml_collections import ConfigDict
-from headjax.core.configuration import parse_arguments
+from headjax.core.fields import parse_arguments
 
 def get_config(arg=""):
     knobs = parse_arguments(arg, width=8, rate=0.5, name="plain", smoke=False)

@@ -30,9 +30,9 @@ from headjax.hub.table import (
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining
 from headjax.nn.embeddings import RelativeBuckets
-from headjax.nn.feed_forward import ActivationName
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
+from headjax.nn.projections import ActivationName
 
 _WIDTH, _HEADS, _VOCABULARY = size("hidden_size"), size("num_attention_heads"), size("vocab_size")
 _ACTIVATION = activation("hidden_act", "gelu")

@@ -13,9 +13,9 @@ from headjax.hub.rules import TRANSPOSED, Rules, given, one, projection, project
 from headjax.hub.table import Custom, Layers, Record, computed, flag, integer, number, record, size
 from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.nn.embeddings import RelativeBuckets
-from headjax.nn.feed_forward import ActivationName
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import RMSNorm
+from headjax.nn.projections import ActivationName
 
 _HIDDEN = size("d_ff")
 

@@ -14,12 +14,12 @@ from flax import nnx
 from headjax.core.class_names import IGNORED, class_numbers, tell_nothing
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Rate, Size
-from headjax.core.ranges import Range
 from headjax.core.serialize import kind
 from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks.task_output import Features, LinearLogits, TaskOutput, Vocabulary
-from headjax.nn.outputs import Linear, cross_entropy
+from headjax.nn.embeddings import Range
+from headjax.nn.projections import Linear, cross_entropy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from headjax.core.serialize import kind
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array, counted_at
 from headjax.models.tasks.task_output import Features, TaskOutput, Vocabulary
-from headjax.nn.feed_forward import ACTIVATIONS, ActivationName
-from headjax.nn.outputs import Linear
+from headjax.nn.projections import ACTIVATIONS, ActivationName, Linear
 
 EPSILON = 1e-12
 """Smallest length by which a vector is divided."""

@@ -11,12 +11,12 @@ from flax import nnx
 
 from headjax.core.errors import DataError
 from headjax.core.modules import Spec
-from headjax.core.ranges import Range
 from headjax.core.serialize import kind, kind_of
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers
+from headjax.nn.embeddings import Range
 from headjax.nn.operands import Dropout
-from headjax.nn.outputs import Linear
+from headjax.nn.projections import Linear
 
 
 class Vocabulary(NamedTuple):

@@ -11,16 +11,14 @@ from flax import nnx
 
 from headjax.core.class_names import IGNORED
 from headjax.core.fields import Rate
-from headjax.core.ranges import Range
 from headjax.core.serialize import kind
-from headjax.core.tensors import weight
+from headjax.core.tensors import bias_weight, weight
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import abstract_integers, batch_array
 from headjax.models.tasks.task_output import Features, LinearLogits, TaskOutput, Vocabulary
-from headjax.nn.feed_forward import ACTIVATIONS, ActivationName
+from headjax.nn.embeddings import Range
 from headjax.nn.norms import LayerNorm, Norm
-from headjax.nn.outputs import Linear, cross_entropy
-from headjax.nn.projections import bias_weight, into_heads
+from headjax.nn.projections import ACTIVATIONS, ActivationName, Linear, cross_entropy, into_heads
 
 
 @kind("masked_language_model")
