@@ -1,6 +1,8 @@
 """Attention formulations: Flax modules, which all compute in `attend`; a config holds a `Kind` of them."""
 
+from headjax.core.fields import Listed, Size
 from headjax.core.kind import Kind
+from headjax.core.tensors import Ones, weight
 from headjax.nn.attend import AttentionOptions, attend
 from headjax.nn.collaborative import CollaborativeAttention, Concatenate
 from headjax.nn.compressed import CompressedAttention
@@ -27,14 +29,18 @@ __all__ = [
     "Kind",
     "LatentAttention",
     "LinearScaling",
+    "Listed",
     "Llama3Scaling",
     "Mask",
     "MultiHeadAttention",
     "NoHeadsAttention",
+    "Ones",
     "Rotary",
     "RotaryHalves",
     "RotaryInterleaved",
+    "Size",
     "YarnScaling",
     "attend",
     "formulation",
+    "weight",
 ]
