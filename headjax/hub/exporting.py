@@ -80,16 +80,7 @@ def to_huggingface(
         InexpressibleError: the layout cannot express the model; the message says why and names one that can.
         HeadjaxError: the layout or family is unknown, or the directory holds something else.
     """
-    known = ["auto", *LAYOUTS, "onnx", "maxtext"]
-    if layout not in known:
-        raise HeadjaxError(f"layout: {unknown_name('layout', layout, known)}")
-    if family is not None and layout in ("remote", "onnx", "maxtext"):
-        raise HeadjaxError(f"family: the layout {layout} has none")
-    if quantize is not None:
-        if layout != "onnx":
-            raise HeadjaxError("quantize: is for the layout onnx")
-        if quantize not in QUANTIZED:
-            raise HeadjaxError(f"quantize: {unknown_name('kind', quantize, QUANTIZED)}")
+    _check_layout(layout, family, quantize)
     declared.check(model.config.tensors(), model.params)
     if layout == "onnx":
         return _export_onnx(model, directory, length, quantize)
@@ -106,6 +97,20 @@ def to_huggingface(
         bytes_before=last_import(model).get("bytes"),
         notes=(*_notes(model, chosen), *tokenizer_notes(model, path_of(directory))),
     )
+
+
+def _check_layout(layout: str, family: str | Family | None, quantize: str | None) -> None:
+    """Refuse options of `to_huggingface` that do not go together."""
+    known = ["auto", *LAYOUTS, "onnx", "maxtext"]
+    if layout not in known:
+        raise HeadjaxError(f"layout: {unknown_name('layout', layout, known)}")
+    if family is not None and layout in ("remote", "onnx", "maxtext"):
+        raise HeadjaxError(f"family: the layout {layout} has none")
+    if quantize is not None:
+        if layout != "onnx":
+            raise HeadjaxError("quantize: is for the layout onnx")
+        if quantize not in QUANTIZED:
+            raise HeadjaxError(f"quantize: {unknown_name('kind', quantize, QUANTIZED)}")
 
 
 def _export(

@@ -100,14 +100,19 @@ def from_huggingface(
         tokenizer=digest(tokenizer, model_type_of(place)),
     )
     if isinstance(getattr(whole, "task", None), SentenceSimilarity):
-        declared = whole.tensors().get("output", {})
-        maps, places = read_maps(folder, declared), {} if mesh is None else flatten(shardings(declared, mesh))
-
-        def placed(path: str, tensor: nnx.Param[Any]) -> jax.Array:
-            return _placed(np.array(maps[path], dtype, order="C"), places.get(path))
-
-        params = {**params, "output": map_tensors(placed, declared)}
+        params = {**params, "output": _read_pooling(whole, folder, mesh, dtype)}
     return Model(whole, params, (entry,), tokenizer, companions)
+
+
+def _read_pooling(config: ModelConfig, folder: Path, mesh: Mesh | None, dtype: str | None) -> Params:
+    """Return the maps of a sentence-transformers directory that follow the pooling."""
+    tensors: Tensors = config.tensors().get("output", {})
+    maps, places = read_maps(folder, tensors), {} if mesh is None else flatten(shardings(tensors, mesh))
+
+    def placed(path: str, tensor: nnx.Param[Any]) -> jax.Array:
+        return _placed(np.array(maps[path], dtype, order="C"), places.get(path))
+
+    return map_tensors(placed, tensors)
 
 
 def demo_model() -> Model:
