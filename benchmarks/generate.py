@@ -26,7 +26,7 @@ from headjax.heads.pruning import prune
 from headjax.hub import to_huggingface
 from headjax.hub.either import read_model
 from headjax.models.decoder import DecoderConfig
-from headjax.models.generation import begin, for_decoding
+from headjax.models.generation import begin
 from headjax.models.model import Model
 from headjax.nn import GroupedAttention, Kind
 from headjax.nn.norms import RMSNorm
@@ -184,7 +184,7 @@ def variants(model: Model, shape: Shape) -> dict[str, Model]:
 
 def _ours(model: Model, shape: Shape, compute: Compute) -> Callable[[np.ndarray], Run]:
     # Weights are converted once, as the command line does; the program does not hold them twice.
-    model = for_decoding(model, compute)
+    model = model.unstacked(compute)
 
     def once(prompts: np.ndarray) -> Run:
         start = time.perf_counter()

@@ -253,7 +253,7 @@ class Begun(NamedTuple):
 def _generation(shape: Shape) -> Begun:
     """Return the start of a generation, its compiled programs, and what it costs."""
     config, batch = language_model(shape), tokens(shape)
-    model = generation.for_decoding(drawn(config))
+    model = drawn(config).unstacked()
 
     def begin() -> generation.Generation:
         run = generation.begin(model, batch, max_new_tokens=NEW + 1)

@@ -63,7 +63,7 @@ def run(options: Options, progress: Progress) -> Found:
     import numpy as np
 
     from headjax.hub.either import read_model
-    from headjax.models.generation import Generation, begin, check_generative, check_room, for_decoding
+    from headjax.models.generation import Generation, begin, check_generative, check_room
     from headjax.models.prompts import end_of_text, new_tokens, prompt_batch, texts_of, tokenizer_of
 
     sampler, prompts = sampler_of(options), prompts_of(options)
@@ -72,7 +72,7 @@ def run(options: Options, progress: Progress) -> Found:
     batch = prompt_batch(model, prompts, special=True)
     limit = options.max_new_tokens or new_tokens(config, batch)
     size = min(options.batch_size, len(prompts))
-    model, end = for_decoding(model), end_of_text(tokenizer_of(model))
+    model, end = model.unstacked(), end_of_text(tokenizer_of(model))
     check_room("--max-new-tokens", model, {name: array[:1] for name, array in batch.items()}, size, limit)
 
     def begun(number: int) -> tuple[Batch, Generation]:

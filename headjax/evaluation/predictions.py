@@ -31,7 +31,7 @@ from headjax.evaluation.translation import best_translations
 from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig
-from headjax.models.generation import check_generative, check_room, for_decoding
+from headjax.models.generation import check_generative, check_room
 from headjax.models.model import Model
 from headjax.models.new_task import with_task
 from headjax.models.prompts import new_tokens, prompt_batch
@@ -263,7 +263,7 @@ def _translated(
     size = min(batch_size, len(texts))
     whole = prompt_batch(model, texts, max_length=request.length())
     config, first = check_generative(model.config, 1), {name: array[:1] for name, array in whole.items()}
-    model = for_decoding(model)
+    model = model.unstacked()
     beams, most = max(beams, 1), new_tokens(config, first)
     check_room("beams", model, first, size * beams, most)
     chosen = [[min(row, len(texts) - 1) for row in range(start, start + size)] for start in range(0, len(texts), size)]

@@ -45,7 +45,7 @@ class GenerativeConfig(TokenConfig):
 class GenerativeModel(Model):
     """A model that predicts the next token from those before it, by its stack `decoder`.
 
-    The methods of decoding take the model in the type to compute in, see `headjax.models.generation.for_decoding`.
+    The methods of decoding take the model in the type to compute in, see `headjax.Model.unstacked`.
     """
 
     decoder: Stack

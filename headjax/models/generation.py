@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import jax
 import numpy as np
-from flax import nnx
 
 from headjax.core.errors import DataError
 from headjax.core.memory import check_memory, memory_of
@@ -190,26 +189,8 @@ def begin(model: Model, batch: Batch, max_new_tokens: int, seed: int = 0, **choi
     settings = Settings(check_generative(model.config, max_new_tokens), max_new_tokens, **choices)
     check_positions(settings.config, batch, max_new_tokens)
     arrays = device_batch(settings.config, batch)
-    model, key = for_decoding(model, settings.compute), jax.random.key(seed)
+    model, key = model.unstacked(settings.compute), jax.random.key(seed)
     return Generation(settings, model, key, read_prompts(settings, model, arrays, key))
-
-
-_cast = jax.jit(Compute.cast, static_argnums=0)
-
-
-def for_decoding(model: Model, compute: Compute = Compute()) -> Model:
-    """Return a model in the type to compute in, each layer's arrays by themselves; what is so already is not copied."""
-    if any(array.dtype != compute.type for array in jax.tree.leaves(nnx.state(model, nnx.Param))):
-        model = _cast(compute, model)
-    model = jax.tree.map(lambda array: array, model)
-    # A scan, and a slice of stacked arrays, would copy a layer's weights before they are used.
-    for name, stack in model.config.stacks().items():
-        module = getattr(model, name)
-        for group in stack.groups:
-            layers = getattr(module, group.name)
-            if not isinstance(layers, nnx.List):
-                setattr(module, group.name, nnx.List(group.unstacked(layers)))
-    return model
 
 
 def cache_bytes(model: Model, batch: Batch, new_tokens: int) -> int:

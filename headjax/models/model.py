@@ -265,6 +265,27 @@ class Model(nnx.Module):
         model.deterministic = self.deterministic
         return model
 
+    def unstacked(self, compute: Compute = Compute()) -> Self:
+        """Return the model in the type to compute in, the arrays of each layer by themselves.
+
+        Calls are faster then, of small batches most (one text of a 12-layer encoder takes two thirds of the time on a
+        CPU): a scan, and a slice of stacked arrays, copy a layer's weights before they are used. Generation does this
+        itself. What is so already is not copied.
+
+            >>> model = headjax.demo_model()
+            >>> len(model.unstacked().decoder.layers_0_3)
+            4
+        """
+        wanted = any(array.dtype != compute.type for array in jax.tree.leaves(nnx.state(self, nnx.Param)))
+        model: Self = jax.tree.map(lambda array: array, _cast(compute, self) if wanted else self)
+        for name, stack in model.config.stacks().items():
+            module = getattr(model, name)
+            for group in stack.groups:
+                layers = getattr(module, group.name)
+                if not isinstance(layers, nnx.List):
+                    setattr(module, group.name, nnx.List(group.unstacked(layers)))
+        return model
+
     def with_entry(self, action: str, **details: Any) -> Model:
         """Return the model with one more change in its history."""
         return self.replace(history=(*self.history, history_entry(action, **details)))
@@ -303,6 +324,9 @@ def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:
         ParameterError: a missing, extra or wrongly shaped array; the message names its path.
     """
     return Model(*ModelFolder(path).read(mesh))
+
+
+_cast = jax.jit(Compute.cast, static_argnums=0)
 
 
 def check_parts(model: Model) -> None:

@@ -35,13 +35,15 @@ class Compute(Checked):
         remat: activations that the backward pass recomputes: `none`, `dots` for all but matrix products, `full` for all
             but each layer's input.
         scan: whether the layers of a group are scanned (compile time independent of depth) or unrolled (on an H100
-            1.3 to 1.4 times as fast a training step).
+            1.3 to 1.4 times as fast a training step). `auto` unrolls training steps of up to 48 layers on GPUs and of
+            up to 12 on CPUs, and scans everything else: taking stacked weights apart costs inference a copy of them,
+            which `Model.unstacked` makes once.
     """
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     attention: str = "auto"
     remat: Literal["none", "dots", "full"] = "none"
-    scan: bool = True
+    scan: Literal["auto", True, False] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,6 +67,11 @@ class Compute(Checked):
     def type(self) -> jnp.dtype:
         """The compute type as a dtype."""
         return jnp.dtype(self.dtype)
+
+    def for_training(self, layers: int) -> Compute:
+        """Return the options of the training step of a model of so many layers, `scan` decided."""
+        unrolled = layers <= {"gpu": 48, "cpu": 12}.get(jax.default_backend(), 0)
+        return dataclasses.replace(self, scan=not unrolled) if self.scan == "auto" else self
 
     def rematerialised(self, body: Callable[..., Any]) -> Callable[..., Any]:
         """Return the body of a layer with the recomputation that `remat` names."""

@@ -150,7 +150,8 @@ def _first_state(trainer: Trainer, drawn: bool) -> Callable[[Any], TrainState]:
 @functools.lru_cache(maxsize=2)
 def _program(trainer: Trainer) -> Any:
     """Return the jitted step, which donates the state."""
-    model, optimizer, compute = trainer.model, trainer.optimizer, trainer.compute
+    model, optimizer = trainer.model, trainer.optimizer
+    compute = trainer.compute.for_training(sum(len(stack.layers) for stack in model.stacks().values()))
     objective, weights = trainer.objective, trainer.objective.weights if trainer.objective else (1.0,)
     places, whole = trainer.places(), replicated(trainer.mesh)
     moments = moment_shardings(model.tensors(), trainer.mesh, trainer.sharding)

@@ -8,7 +8,7 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.models.decode_loop import continue_until
-from headjax.models.generation import beam_search, begin, cache_bytes, check_room, for_decoding, generate
+from headjax.models.generation import beam_search, begin, cache_bytes, check_room, generate
 from headjax.models.sampling import Greedy, Sample
 from headjax.nn.rotary import RotaryHalves
 from headjax.tokenizers.learned import byte_tokenizer
@@ -176,7 +176,7 @@ def test_a_text_is_continued_as_its_tokens_are(writer):
 
 
 def test_caches_that_cannot_fit_into_memory_are_refused(decoder, monkeypatch):
-    model = for_decoding(decoder)
+    model = decoder.unstacked()
     row = {name: array[:1] for name, array in PROMPTS.items()}
     # 2 layers, keys and values, 2 prompts of 5 + 4 tokens, 4 heads of 4 numbers of 4 bytes
     assert cache_bytes(decoder, PROMPTS, 4) == 2 * 2 * 2 * 9 * 4 * 4 * 4

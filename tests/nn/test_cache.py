@@ -6,7 +6,6 @@ import pytest
 
 from headjax.heads.pruning import prune
 from headjax.models import Compute, ForwardOptions
-from headjax.models.generation import for_decoding
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder_decoder import BATCH, CONFIGS
@@ -20,7 +19,7 @@ def given(prompt):
 
 def piecewise(model, batch, pieces, call=ForwardOptions()):
     """Logits of the batch's decoder tokens, in pieces of these lengths, the first into an empty cache."""
-    model = for_decoding(model, call.compute)
+    model = model.unstacked(call.compute)
 
     def begin(batch):
         prompt = model.prompt(batch, call, 0)
