@@ -14,7 +14,7 @@ from benchmarks import generate
 from headjax.conversion import convert
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver, fit_layers
-from headjax.conversion.products import Products
+from headjax.conversion.target import Products
 from headjax.core.tensors import Constant, Zeros, map_tensors
 from headjax.heads.ablation import ablate, together
 from headjax.heads.program import measure, prepare

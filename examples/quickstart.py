@@ -16,7 +16,8 @@ from typing import Any
 import jax
 
 import headjax
-from headjax.shrinking.grid import Grid
+from headjax.shrinking.measure import MeasureConfig
+from headjax.shrinking.search_space import SearchSpace
 
 BLOCKS = 32  # blocks of 256 tokens to choose heads on, and as many others to measure on
 BATCH = 8
@@ -104,8 +105,8 @@ table(("converted to", "plain", "calibrated", "cache bytes/token"), [("(original
 section("Heads and units, to a budget")
 # Smaller forms of every layer are measured; an integer program takes one a layer within the budget. Here the forms have
 # fewer heads or fewer feed-forward units; by default heads also share and change their size, which takes longer.
-forms = Grid(heads=(0.5,), units=(0.6, 0.3), cached=(), others=())
-small = headjax.shrink(model, training[:2], headjax.Budget(parameters=0.6), grid=forms).model
+few = MeasureConfig(space=SearchSpace(heads=(0.5,), units=(0.6, 0.3), cached=(), others=()))
+small = headjax.shrink(model, training[:2], headjax.Budget(parameters=0.6), measuring=few).model
 print(f"60 % of the parameters of attention and feed-forwards: perplexity {perplexity(small):.2f}")
 print(small)
 

@@ -24,10 +24,10 @@ from headjax.heads.head_id import HeadId as HeadId
 from headjax.heads.head_id import all_heads as all_heads
 from headjax.heads.learned_gates import learn_gates as learn_gates
 from headjax.heads.orders import order_heads as order_heads
+from headjax.heads.orders import reconstruction_order as reconstruction_order
 from headjax.heads.program import gated as gated
 from headjax.heads.pruning import prune as prune
 from headjax.heads.reconstruct import reconstruct as reconstruct
-from headjax.heads.reconstruction_order import reconstruction_order as reconstruction_order
 from headjax.heads.scoring import score_heads as score_heads
 from headjax.heads.site import AttentionSite as AttentionSite
 from headjax.heads.surgery import map_attention as map_attention

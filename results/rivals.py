@@ -21,9 +21,9 @@ from headjax.heads.maps import OutputMap, matrix_of
 from headjax.heads.ordering import Order
 from headjax.heads.program import Program, examples_in, prepare
 from headjax.heads.readers import BlockReader
-from headjax.heads.reconstruction_order import batches_for
 from headjax.heads.refit import Change, refit
 from headjax.heads.site import Gates, Sites, at_path, ones, without
+from headjax.heads.sums import batches_for
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from results.query_key import added, squares

@@ -105,7 +105,7 @@ def run(options: Options, progress: Progress) -> Found:
 
 def _tell_time(model: Model, examples: Examples, options: Options, config: StudyConfig) -> None:
     """Tell how long the curves and the ablations take, see `tell_time`."""
-    from headjax.head_report.curves import CurveConfig
+    from headjax.head_report.study import CurveConfig
     from headjax.heads.head_id import all_heads
 
     curves, points = [CurveConfig.parse(order) for order in config.orders], len(config.percentages)

@@ -18,9 +18,7 @@ from headjax.core.progress import Progress
 if TYPE_CHECKING:
     from headjax.models.config import Batch, ModelConfig
     from headjax.models.model import Model
-    from headjax.shrinking.choice import Choice
-    from headjax.shrinking.choice import Table as Choices
-    from headjax.shrinking.shrink import Point
+    from headjax.shrinking.choice import Choice, Point, Prices
 
 COMPARED = 512
 """Most evaluation examples that the damage of the built model is measured on."""
@@ -104,9 +102,8 @@ class Options(ExamplesOptions, PlannedOptions, WritingOptions):
 def run(options: Options, progress: Progress) -> Found:
     """Chooses layers, and heads, sizes, sharing and units of each, for a budget, and builds the model."""
     from headjax.hub.either import read_model
-    from headjax.shrinking.choice import choose
-    from headjax.shrinking.shrink import frontier
-    from headjax.shrinking.story import Story
+    from headjax.shrinking.choice import choose, frontier
+    from headjax.shrinking.summary import ChoiceSummary
 
     budgets = options.budgets()
     drop = budgets.pop("drop", None)
@@ -132,7 +129,7 @@ def run(options: Options, progress: Progress) -> Found:
     built = session.build(choice)
     evaluations = evaluate_each((model, built), examples.evaluation, options, progress)
     damage, count = session.damage_of(built)
-    story = Story(table, quantity, choice)
+    story = ChoiceSummary(table, quantity, choice)
     result = Found(
         layers=story.layers(),
         budget={
@@ -182,7 +179,7 @@ class _Session:
     options: Options
     progress: Progress
     batches: Sequence[Batch]
-    table: Choices
+    table: Prices
 
     @property
     def uniform(self) -> bool:
@@ -191,7 +188,7 @@ class _Session:
 
     def build(self, choice: Choice) -> Model:
         """Return the model of a choice, with the output that the model came with."""
-        from headjax.shrinking.build import build
+        from headjax.shrinking.shrink import build
 
         with self.progress("building", len(choice.options), "map") as bar:
             built = build(self.fitted, self.batches, choice, progress=bar)
@@ -236,7 +233,8 @@ class _Session:
 
 def _open(model: Model, examples: Examples, options: Options, timed: bool, progress: Progress) -> _Session:
     """Return the session, every form measured."""
-    from headjax.shrinking.shrink import options_of
+    from headjax.shrinking.measure import MeasureConfig
+    from headjax.shrinking.shrink import measured_prices
 
     fitted = examples.selection.fit(model)
     batches = examples.calibrating()
@@ -247,8 +245,9 @@ def _open(model: Model, examples: Examples, options: Options, timed: bool, progr
         judged: Any = {"task": examples.evaluation, "judged": 3.0, "max_time": options.max_time}
         tell_time(model, options, examples=examples, chosen=chosen, **judged)
 
-    table = options_of(
-        fitted, batches, native=options.native, length=options.length or 0, timed=timed, begin=begin,
-        work=options.work or f"{options.out.rstrip('/')}.measured", progress=progress,
-    )  # fmt: skip
+    work = options.work or f"{options.out.rstrip('/')}.measured"
+    measuring = MeasureConfig(length=options.length or 0, work=work)
+    table = measured_prices(
+        fitted, batches, measuring, native=options.native, timed=timed, begin=begin, progress=progress
+    )
     return _Session(model, fitted, examples, options, progress, batches, table)

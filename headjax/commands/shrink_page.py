@@ -14,8 +14,8 @@ from headjax.models.walk import FEED_FORWARD
 from headjax.report.curves import Axis, draw, spans
 from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.style import Plot
-from headjax.shrinking.choice import Choice, Table, choose_if_any
-from headjax.shrinking.story import DAMAGES, FORMATS, NAMES, Story
+from headjax.shrinking.choice import Choice, Prices, choose_if_any
+from headjax.shrinking.summary import DAMAGES, FORMATS, NAMES, ChoiceSummary
 from headjax.version import __version__
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ ALONE = {"fewer heads alone": "heads", "fewer units alone": "units", "shared or 
 CHOSEN = "this model"
 
 
-def write_story(found: Found, story: Story, path: str) -> Path:
+def write_story(found: Found, story: ChoiceSummary, path: str) -> Path:
     """Write one HTML page that opens with what came out."""
     sections = (
         Section("What each layer keeps", "", _kept(found, story), story.layer_table()),
@@ -79,7 +79,7 @@ def _metric(found: Found) -> tuple[str, str, str]:
     return found.metric.replace("_", " "), before, after
 
 
-def _kept(found: Found, story: Story) -> list[Picture]:
+def _kept(found: Found, story: ChoiceSummary) -> list[Picture]:
     """Return what every layer keeps of each quantity that has a budget, as figures."""
     pictures = []
     for quantity, budget in found.budget.items():
@@ -87,18 +87,18 @@ def _kept(found: Found, story: Story) -> list[Picture]:
         limit = "" if budget["limit"] is None else f", at most {form(budget['limit'])} were asked for"
         caption = (
             f"{form(budget['left'])} of {form(budget['whole'])} are left ({name}{limit}). Layers keep most where a "
-            f"smaller form would change the output most: {DAMAGES[story.options.damage]}."
+            f"smaller form would change the output most: {DAMAGES[story.prices.damage]}."
         )
         pictures.append(Picture(kept_plot(story, quantity), caption, name))
     return pictures
 
 
-def kept(story: Story, quantity: str) -> dict[str, list[tuple[float, float]]]:
+def kept(story: ChoiceSummary, quantity: str) -> dict[str, list[tuple[float, float]]]:
     """Return the share that every layer keeps of a quantity, where it has any: attention, and feed-forwards."""
     stacks = {place.split("/")[0] for place in story.choice.options}
     shares: dict[str, list[tuple[float, float]]] = {}
     for place, option in story.choice.options.items():
-        if whole := getattr(story.options.options[place][0], quantity):
+        if whole := getattr(story.prices.options[place][0], quantity):
             stack, layer, *slot = place.split("/")
             name = "feed-forward" if slot == [FEED_FORWARD] else "attention"
             name = f"{stack}, {name}" if len(stacks) > 1 else name
@@ -106,13 +106,13 @@ def kept(story: Story, quantity: str) -> dict[str, list[tuple[float, float]]]:
     return shares
 
 
-def kept_plot(story: Story, quantity: str) -> Plot:
+def kept_plot(story: ChoiceSummary, quantity: str) -> Plot:
     """Draw what every layer keeps of a quantity, as a share of what it had."""
     shares = kept(story, quantity)
     lists = {name: ", ".join(numbers.percent(share) for _, share in points) for name, points in shares.items()}
     whole, left = (
         sum(getattr(option, quantity) for option in options)
-        for options in ((own[0] for own in story.options.options.values()), story.choice.options.values())
+        for options in ((own[0] for own in story.prices.options.values()), story.choice.options.values())
     )
     title = f"What each layer keeps: {NAMES[quantity]}"
     highest = max(share for points in shares.values() for _, share in points)
@@ -126,9 +126,9 @@ def kept_plot(story: Story, quantity: str) -> Plot:
     )
 
 
-def _others(found: Found, story: Story) -> Picture:
+def _others(found: Found, story: ChoiceSummary) -> Picture:
     """Return the degradation against the budget: the least one, this model's, and those of other choices."""
-    whole, quantity, choice = story.options.whole(story.quantity), story.quantity, story.choice
+    whole, quantity, choice = story.prices.whole(story.quantity), story.quantity, story.choice
     others = rivals(story, found.budget)
     points = {"best, predicted": [(point.costs[quantity] / whole, point.damage) for point in found.frontier]}
     for name, each in ({CHOSEN: choice} | others).items():
@@ -138,7 +138,7 @@ def _others(found: Found, story: Story) -> Picture:
     caption = (
         f"This model: {numbers.significant(choice.damage)} predicted, {numbers.significant(found.measured['damage'])} "
         f"measured on {found.measured['examples']:,} examples. Within the same budget: {marks or 'no other choice'}. "
-        f"Degradation is the {DAMAGES[story.options.damage]}; predictions add up what each layer alone does and are "
+        f"Degradation is the {DAMAGES[story.prices.damage]}; predictions add up what each layer alone does and are "
         f"rough. The line is the best choice for each budget of the {NAMES[quantity]} alone."
     )
     plot = draw(
@@ -151,14 +151,14 @@ def _others(found: Found, story: Story) -> Picture:
     return Picture(plot, caption)
 
 
-def rivals(story: Story, budget: Mapping[str, Mapping[str, float | None]]) -> dict[str, Choice]:
+def rivals(story: ChoiceSummary, budget: Mapping[str, Mapping[str, float | None]]) -> dict[str, Choice]:
     """Return the best other choices within the same limits: of one technique, and with all layers alike."""
     limits = {name: float(own["limit"] or own["left"] or 0.0) for name, own in budget.items()}
     found = {name: choose_if_any(_alone(story, kind), limits) for name, kind in ALONE.items()}
-    found["all layers alike"] = choose_if_any(story.options, limits, uniform=True)
+    found["all layers alike"] = choose_if_any(story.prices, limits, uniform=True)
     return {name: one for name, one in found.items() if one is not None and one.costs != story.choice.costs}
 
 
-def _alone(story: Story, kind: str) -> Table:
+def _alone(story: ChoiceSummary, kind: str) -> Prices:
     """Return the table with forms of one kind."""
-    return story.options.only(lambda option: option.kind == kind)
+    return story.prices.only(lambda option: option.kind == kind)

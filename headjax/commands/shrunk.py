@@ -11,7 +11,7 @@ from headjax.commands.results import ABSENT, found
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:
-    from headjax.shrinking.story import Story
+    from headjax.shrinking.summary import ChoiceSummary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Found(Changed):
     frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`, `removed_layers`")
     metric: str = found("the headline")
     report: str = found("the page, with `--report`", said="report", default=ABSENT)
-    story: Story | None
+    story: ChoiceSummary | None
 
     def tables(self) -> Sequence[Table]:
         return [*([] if self.story is None else [self.story.layer_table()]), self.comparison()]

@@ -17,13 +17,13 @@ from headjax.heads.sums import BlockWalk
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import counted_at
 from headjax.models.model import Model
-from headjax.nn.block import Probe
+from headjax.nn.state import Probe
 
 Place = tuple[str, int]
 """Head stack and number of an attention layer."""
 
 FOLDS = 4
-"""Calibration batches of which one is judged on."""
+"""Calibration batches of which one is held out."""
 
 
 class Moments(NamedTuple):
@@ -40,9 +40,9 @@ class Calibration(NamedTuple):
     """Calibration batches and their moments by (head stack, layer)."""
 
     batches: Sequence[Batch]
-    judged: Sequence[Batch]  # those that choices are made on: the last of every four
+    eval_batches: Sequence[Batch]  # held out for choices: the last of every four
     moments: Mapping[Place, Moments]  # over all batches
-    fitted: Mapping[Place, Moments]  # over those that are not judged
+    fit_moments: Mapping[Place, Moments]  # over the others
 
 
 class Root(NamedTuple):
@@ -55,8 +55,8 @@ class Root(NamedTuple):
 def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
     """Return the symmetric square root of a covariance whose eigenvalues are raised by `ridge` times their mean."""
     # ||C^(1/2) (W - W')||^2 is the mean squared error of x W; the ridge weighs directions that no batch has.
-    found = _root(np.ascontiguousarray(covariance, np.float64).tobytes(), ridge)
-    return Root(*(jnp.asarray(matrix, jnp.float32) for matrix in found))
+    matrices = _root(np.ascontiguousarray(covariance, np.float64).tobytes(), ridge)
+    return Root(*(jnp.asarray(matrix, jnp.float32) for matrix in matrices))
 
 
 @functools.lru_cache(maxsize=8)
@@ -74,25 +74,24 @@ def _root(covariance: bytes, ridge: float) -> tuple[np.ndarray, np.ndarray]:
 
 def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None) -> Calibration:
     """Run a model over calibration batches once; fewer than four of them are cut into four by their examples."""
-    given = list(batches)
-    parts = given if len(given) >= FOLDS else [part for batch in given for part in _parts(batch)]
-    judged = parts[FOLDS - 1 :: FOLDS]
-
-    others = [part for number, part in enumerate(parts) if number % FOLDS != FOLDS - 1]
-    fitted, whole = dict[Place, Moments](), dict[Place, Moments]()
+    batches = list(batches)
+    parts = batches if len(batches) >= FOLDS else [part for batch in batches for part in _parts(batch)]
+    eval_batches = parts[FOLDS - 1 :: FOLDS]
+    fit_batches = [part for number, part in enumerate(parts) if number % FOLDS != FOLDS - 1]
+    fit_moments, moments = dict[Place, Moments](), dict[Place, Moments]()
     layers = sum(len(stack.layers) for stack in model.config.stacks().values())
-    walks = [_sums(model, some) for some in (others, judged) if some]
-    for number, found in enumerate(zip(*walks, strict=True), start=1):
-        for place, sums in found[0].items():
-            fitted[place] = moments_of(sums)
-            whole[place] = moments_of(*(each[place] for each in found))
-        progress(len(given) * number // layers, {})
-    return Calibration(given, judged, whole, fitted if judged else {})
+    walks = [_sums(model, some) for some in (fit_batches, eval_batches) if some]
+    for number, of_layer in enumerate(zip(*walks, strict=True), start=1):
+        for place, sums in of_layer[0].items():
+            fit_moments[place] = moments_of(sums)
+            moments[place] = moments_of(*(each[place] for each in of_layer))
+        progress(len(batches) * number // layers, {})
+    return Calibration(batches, eval_batches, moments, fit_moments if eval_batches else {})
 
 
 def collect(model: Model, batches: Iterable[Batch]) -> dict[Place, Moments]:
     """Return the moments of every attention layer's inputs; layers that share their parameters share their moments."""
-    return {place: moments_of(sums) for found in _sums(model, batches) for place, sums in found.items()}
+    return {place: moments_of(sums) for of_layer in _sums(model, batches) for place, sums in of_layer.items()}
 
 
 def _parts(batch: Batch) -> list[Batch]:

@@ -1,28 +1,36 @@
-"""Multi-head to collaborative attention by CP decompositions."""
+"""Multi-head to collaborative attention by CP decompositions, and the variance that shared dimensions capture."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from headjax.conversion.calibration import Root, covariance_root
-from headjax.conversion.decomposition import CP, Solver, fit_layers
-from headjax.conversion.products import Products
+from headjax.conversion.decomposition import CP, Solver, fit_layers, head_svd
 from headjax.conversion.target import (
-    Site,
+    ConversionInput,
+    HeadLayer,
+    Products,
     Target,
+    as_multi_head,
     bias_or_zeros,
+    find_layers,
+    in_float32,
+    layers_at,
     multi_head_of,
     require_rank,
 )
-from headjax.core.errors import require
+from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Size
 from headjax.core.programs import one_blas_thread
 from headjax.core.tensors import Params
+from headjax.models.model import Model
 from headjax.nn import CollaborativeAttention, Kind
 from headjax.nn.module import AttentionModule
 
@@ -38,8 +46,8 @@ class ToCollaborative(Target):
     function stays the same: the heads' own weights stand side by side, mixed by blocks of ones. Below that size a
     calibrated conversion minimises the error of centred logits, any other the error of the weights.
 
-    Layers whose keys turn with their positions are refused: a map across rotary frequencies does not commute with
-    turning.
+    Layers whose keys rotate with their positions are refused: a map across rotary frequencies does not commute with
+    rotation.
 
     Attributes:
         shared_dim: Size of the shared queries and keys, at most num_heads * head_dim.
@@ -53,21 +61,21 @@ class ToCollaborative(Target):
 
     def check(self, attention: Kind, width: int, memory_width: int) -> None:
         source = multi_head_of(attention)
-        require(source.rotary is None, "rotary", "turns queries and keys between W_Q and W_K, so they cannot be shared")
+        require(source.rotary is None, "rotary", "rotates between W_Q and W_K, so they cannot be shared")
         require_rank("shared_dim", self.shared_dim, source.num_heads * source.head_dim, "num_heads * head_dim")
 
-    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
-        found: dict[int, CP] = {}
-        for members in same_shapes(sites):
-            full = self.shared_dim == sites[members[0]].params["query"][0].size
-            factors = [_side_by_side(sites[i]) for i in members] if full else self._fit(sites, members)
-            found |= dict(zip(members, factors, strict=True))
-        return [self._layer(site, found[i]) for i, site in enumerate(sites)]
+    def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
+        factors_of: dict[int, CP] = {}
+        for members in same_shapes(layers):
+            full = self.shared_dim == layers[members[0]].params["query"][0].size
+            factors = [_side_by_side(layers[i]) for i in members] if full else self._fit(layers, members)
+            factors_of |= dict(zip(members, factors, strict=True))
+        return [self._layer(layer, factors_of[i]) for i, layer in enumerate(layers)]
 
-    def _fit(self, sites: Sequence[Site], members: Sequence[int]) -> list[CP]:
-        weights = [roots(sites[i]) for i in members]
-        layers = [weighted(scaled_query_key(sites[i]), weight) for i, weight in zip(members, weights, strict=True)]
-        stacked = Products(*(jnp.stack(factors) for factors in zip(*layers, strict=True)))
+    def _fit(self, layers: Sequence[ConversionInput], members: Sequence[int]) -> list[CP]:
+        weights = [roots(layers[i]) for i in members]
+        products = [weighted(scaled_query_key(layers[i]), weight) for i, weight in zip(members, weights, strict=True)]
+        stacked = Products(*(jnp.stack(factors) for factors in zip(*products, strict=True)))
         with one_blas_thread():
             fit = jax.block_until_ready(fit_layers(stacked, self.shared_dim, self.solver)).factors
         factors = [jax.tree.map(lambda array, i=i: array[i], fit) for i in range(len(members))]
@@ -78,13 +86,13 @@ class ToCollaborative(Target):
             for factor, weight in zip(factors, weights, strict=True)
         ]
 
-    def _layer(self, site: Site, factors: CP) -> AttentionModule:
-        source = site.attention
+    def _layer(self, layer: ConversionInput, factors: CP) -> AttentionModule:
+        source = layer.attention
         exact = self.shared_dim == source.num_heads * source.head_dim
         approximation = None if exact else factors.products()
-        content = _content_bias(site, approximation)
+        content = _content_bias(layer, approximation)
         names = ("value", "output", "value_bias")
-        params: Params = {name: site.params[name] for name in names if name in site.params}
+        params: Params = {name: layer.params[name] for name in names if name in layer.params}
         params |= {"query": factors.left, "key": factors.right, "mixing": factors.mixing}
         if content is not None:
             params["content_bias"] = content
@@ -99,28 +107,28 @@ class ToCollaborative(Target):
             value_bias=source.projection_bias,
             output_bias=source.output_bias,
         )
-        return site.module.like(config, params)
+        return layer.module.like(config, params)
 
 
-def same_shapes(sites: Sequence[Site]) -> list[list[int]]:
-    """Return the positions of sites with equal shapes of queries and keys, which one call can decompose."""
+def same_shapes(layers: Sequence[ConversionInput]) -> list[list[int]]:
+    """Return the positions of layers with equal shapes of queries and keys, which one call can decompose."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    for i, site in enumerate(sites):
-        groups.setdefault((*site.params["query"].shape, site.params["key"].shape[0]), []).append(i)
+    for i, layer in enumerate(layers):
+        groups.setdefault((*layer.params["query"].shape, layer.params["key"].shape[0]), []).append(i)
     return list(groups.values())
 
 
-def _side_by_side(site: Site) -> CP:
+def _side_by_side(layer: ConversionInput) -> CP:
     """Return the heads' own queries and keys side by side, mixed by blocks of ones (section 3.1)."""
-    left, right = scaled_query_key(site)
+    left, right = scaled_query_key(layer)
     heads, dim = left.shape[1:]
     owner = jnp.arange(heads * dim)[None, :] // dim == jnp.arange(heads)[:, None]
     return CP(left.reshape(left.shape[0], -1), owner.astype(left.dtype), right.reshape(right.shape[0], -1))
 
 
-def scaled_query_key(site: Site) -> Products:
-    """Return W_Q and W_K of a site, scaled so that logits still have to be divided by sqrt(head_dim)."""
-    return Products(site.params["query"] * carried_scale(site.attention), site.params["key"])
+def scaled_query_key(layer: ConversionInput) -> Products:
+    """Return W_Q and W_K of a layer, scaled so that logits still have to be divided by sqrt(head_dim)."""
+    return Products(layer.params["query"] * carried_scale(layer.attention), layer.params["key"])
 
 
 def carried_scale(attention: Kind) -> float:
@@ -128,12 +136,12 @@ def carried_scale(attention: Kind) -> float:
     return attention.logit_scale * attention.head_dim**0.5
 
 
-def roots(site: Site) -> tuple[Root, Root] | None:
+def roots(layer: ConversionInput) -> tuple[Root, Root] | None:
     """Return the roots of the covariances that weight the inputs of queries and keys; None without calibration."""
-    if site.moments is None:
+    if layer.moments is None:
         return None
     # The mean query's logits go exactly into the content bias; the mean key of a sequence adds the same to a whole row.
-    return covariance_root(site.moments.query_covariance), covariance_root(site.moments.key_within)
+    return covariance_root(layer.moments.query_covariance), covariance_root(layer.moments.key_within)
 
 
 def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
@@ -147,16 +155,16 @@ def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
     return Products(left, right)
 
 
-def _content_bias(site: Site, approximation: Products | None) -> jax.Array | None:
+def _content_bias(layer: ConversionInput, approximation: Products | None) -> jax.Array | None:
     """Return u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x), the second term if calibrated; None where both vanish."""
-    corrected = site.moments is not None and approximation is not None
-    if not corrected and not site.attention.projection_bias:
+    corrected = layer.moments is not None and approximation is not None
+    if not corrected and not layer.attention.projection_bias:
         return None
-    exact = scaled_query_key(site)
-    bias = bias_or_zeros(site, "query") * carried_scale(site.attention)
+    exact = scaled_query_key(layer)
+    bias = bias_or_zeros(layer, "query") * carried_scale(layer.attention)
     content = jnp.einsum("mhd,hd->mh", exact.right, bias, precision="highest")
-    if site.moments is not None and approximation is not None:
-        mean = jnp.asarray(site.moments.query_mean, jnp.float32)
+    if layer.moments is not None and approximation is not None:
+        mean = jnp.asarray(layer.moments.query_mean, jnp.float32)
         content = content + _seen_by(exact, mean) - _seen_by(approximation, mean)
     return content
 
@@ -165,3 +173,49 @@ def _seen_by(products: Products, query: jax.Array) -> jax.Array:
     """Return T_h^T x of every head, `[columns, heads]`."""
     inner = jnp.einsum("dhi,d->hi", products.left, query, precision="highest")
     return jnp.einsum("mhi,hi->mh", products.right, inner, precision="highest")
+
+
+class Captured(NamedTuple):
+    """Shares of a layer's squared norm that the best of rank 1, 2, ... capture (Cordonnier et al. 2020, figure 1)."""
+
+    query: np.ndarray  # [rank], W_Q of all heads side by side
+    key: np.ndarray  # [rank], W_K of all heads side by side
+    product: np.ndarray  # [rank], W_Q W_K^T, the sum over heads
+    product_by_head: np.ndarray  # [heads, head_dim], W_Q^h W_K^hT
+
+
+def captured_variance(model: Model) -> dict[HeadLayer, Captured]:
+    """Return the captured variance of every multi-head or grouped layer, by (head stack, layer), without centring."""
+    captured = {}
+    for place, module in layers_at(model, find_layers(model, None, None)).items():
+        inner = in_float32(module)
+        try:
+            multi_head_of(inner.kind)
+        except ConfigError as error:
+            raise ConfigError(f"{place[0]}/{place[1]}: {error}") from None
+        with one_blas_thread():
+            captured[place] = _captured(scaled_query_key(ConversionInput(as_multi_head(inner))))
+    return captured
+
+
+def rank_for(captured: np.ndarray, share: float) -> np.ndarray:
+    """Return the smallest rank that captures at least this share, along the last dimension."""
+    return (np.asarray(captured) < share - 1e-6).sum(axis=-1) + 1
+
+
+def _captured(products: Products) -> Captured:
+    left, right = (factor.reshape(factor.shape[0], -1) for factor in products)
+    singular = functools.partial(jnp.linalg.svd, compute_uv=False)
+    with jax.default_matmul_precision("highest"):
+        values = [
+            singular(left),
+            singular(right),
+            singular(jnp.linalg.qr(left)[1] @ jnp.linalg.qr(right)[1].T),
+            head_svd(products)[1],
+        ]
+    return Captured(*(_cumulative(np.asarray(value, np.float64)) for value in values))
+
+
+def _cumulative(values: np.ndarray) -> np.ndarray:
+    squares = np.square(values)
+    return np.cumsum(squares, axis=-1) / np.maximum(squares.sum(axis=-1, keepdims=True), 1e-300)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.conversion.products import Products, gram, join, project, squared_norm
+from headjax.conversion.target import Products, gram, join, project, squared_norm
 from headjax.core.fields import Checked, NotNegative, Size
 from headjax.core.programs import one_by_one
 
@@ -102,8 +102,8 @@ def head_svd(products: Products) -> tuple[jax.Array, jax.Array, jax.Array]:
         u, values, vt = jnp.linalg.svd(r_left @ r_right.T, full_matrices=False)
         return q_left @ u, values, q_right @ vt.T
 
-    found: tuple[jax.Array, jax.Array, jax.Array] = one_by_one(of_head, *products.by_head())
-    return found
+    factors: tuple[jax.Array, jax.Array, jax.Array] = one_by_one(of_head, *products.by_head())
+    return factors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

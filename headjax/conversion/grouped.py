@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion.aligning import align, aligned_distances, distances
+from headjax.conversion.rope import fit_rotary, is_fully_rotary, is_rotary, rotary_losses
 from headjax.conversion.sharing import (
     Groups,
     Partition,
@@ -23,20 +23,20 @@ from headjax.conversion.sharing import (
     sharing_losses,
 )
 from headjax.conversion.target import (
-    Site,
+    ConversionInput,
     Target,
     bias_or_zeros,
     copied_keys,
     multi_head_of,
     shared_fields,
 )
-from headjax.conversion.turning import fit_turning, turning_losses, turns, turns_whole
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.modules import declared
 from headjax.core.tensors import Params
 from headjax.nn import GroupedAttention, Kind
 from headjax.nn.module import AttentionModule
+from headjax.nn.rotary import Rotary
 
 Pooling = Literal["fitted", "aligned", "mean"]
 """Methods that make one key and value of a group's."""
@@ -52,14 +52,14 @@ class ToGrouped(Target):
 
     * `fitted`: the shared key and value, and every head's query and output, that are best for the products W_Q^h W_K^hT
       and W_V^h W_O^h, in closed form. With rotary embeddings the best shared pair of each frequency; keys of which some
-      dimensions do not turn are `aligned`.
-    * `aligned`: rotations that change no logit (W_Q^h R_h, W_K^h R_h) turn the keys of a group onto each other by
-      generalised Procrustes (Gower 1975); with rotary embeddings they turn pair by pair. The mean key has the heads'
+      dimensions do not rotate are `aligned`.
+    * `aligned`: rotations that change no logit (W_Q^h R_h, W_K^h R_h) rotate the keys of a group onto each other by
+      generalised Procrustes (Gower 1975); with rotary embeddings they rotate pair by pair. The mean key has the heads'
       mean norm, so that attention stays as sharp as it was. Values are fitted.
     * `mean`: the mean of the heads' keys and values (Ainslie et al. 2023).
 
     Where queries or keys are normalised (Qwen3), the norm stays and follows the shared key. A head's own factor would
-    be lost in it, and turning a key does not commute with the norm's scale: `fitted` and `aligned` take the mean of the
+    be lost in it, and a rotation does not commute with the norm's scale: `fitted` and `aligned` take the mean of the
     heads' keys, each divided by its root mean square, and fit values alone.
 
     Attributes:
@@ -96,80 +96,80 @@ class ToGrouped(Target):
         alone = attention.replace(kv_heads=attention.num_heads, kv_index=None)
         return module.like(alone, copied_keys(module))
 
-    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
-        return [self._layer(site, seed + i) for i, site in enumerate(sites)]
+    def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
+        return [self._layer(layer, seed + i) for i, layer in enumerate(layers)]
 
-    def _layer(self, site: Site, seed: int) -> AttentionModule:
-        source = site.attention
-        groups = self._groups(site, seed)
+    def _layer(self, layer: ConversionInput, seed: int) -> AttentionModule:
+        source = layer.attention
+        groups = self._groups(layer, seed)
         order = [head for group in groups for head in group]
         # With a key and a value for every head there is nothing to pool.
         pooling = "mean" if self.kv_heads == source.num_heads else self.pooling or "fitted"
-        params = _pooled(site, groups, pooling)
+        params = _pooled(layer, groups, pooling)
         norms = {name: getattr(source, name, None) for name in NORMS}
-        biased = source.projection_bias or (pooling != "mean" and site.moments is not None)
+        biased = source.projection_bias or (pooling != "mean" and layer.moments is not None)
         config = Kind(
             GroupedAttention,
             kv_heads=self.kv_heads,
             **shared_fields(source) | {"head_ids": _moved(source, order), "projection_bias": biased} | norms,
         )
-        params |= {name: site.params[name] for name in NORMS if name in site.params}
+        params |= {name: layer.params[name] for name in NORMS if name in layer.params}
         weights = declared(config.module(params["query"].shape[0], params["key"].shape[0]))
-        return site.module.like(config, {name: params[name] for name in weights})
+        return layer.module.like(config, {name: params[name] for name in weights})
 
-    def _groups(self, site: Site, seed: int) -> Partition:
-        heads = site.attention.num_heads
+    def _groups(self, layer: ConversionInput, seed: int) -> Partition:
+        heads = layer.attention.num_heads
         if self.grouping == "consecutive" or self.kv_heads in (1, heads):
             return consecutive(heads, self.kv_heads)
-        return best_partition(head_distances(site, self.pooling or "fitted"), self.kv_heads, seed=seed)
+        return best_partition(head_distances(layer, self.pooling or "fitted"), self.kv_heads, seed=seed)
 
 
-def head_distances(site: Site, pooling: Pooling) -> np.ndarray:
+def head_distances(layer: ConversionInput, pooling: Pooling) -> np.ndarray:
     """Return the cost `[heads, heads]` of sharing a key and a value: the error of the best, or the distance of both."""
-    source = site.attention
-    keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(site))
+    source = layer.attention
+    keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(layer))
     if _normalises(source):
-        keys = distances(_seen(site, "key") / np.asarray(_sizes(site))[:, None])
+        keys = distances(_seen(layer, "key") / np.asarray(_sizes(layer))[:, None])
     elif pooling == "mean":
-        keys = distances(_seen(site, "key"))
-    elif pooling == "fitted" and turns_whole(source):
-        keys = turning_losses(site)
-    elif pooling == "aligned" or turns(source):
-        keys = aligned_distances(_seen(site, "key"), source.rotary)
+        keys = distances(_seen(layer, "key"))
+    elif pooling == "fitted" and is_fully_rotary(source):
+        keys = rotary_losses(layer)
+    elif pooling == "aligned" or is_rotary(source):
+        keys = aligned_distances(_seen(layer, "key"), source.rotary)
     if pooling == "mean":
-        values = distances(_seen(site, "value"))
+        values = distances(_seen(layer, "value"))
     costs = keys + values
     return (costs + costs.T) / 2.0
 
 
-def _pooled(site: Site, groups: Groups, pooling: Pooling) -> Params:
-    source, weights = site.attention, _weights(site)
+def _pooled(layer: ConversionInput, groups: Groups, pooling: Pooling) -> Params:
+    source, weights = layer.attention, _weights(layer)
     if pooling == "mean":
         return _averaged(weights, groups)
-    values = fit_value_output(site, groups, source.values)
+    values = fit_value_output(layer, groups, source.values)
     if _normalises(source):
-        sizes = _sizes(site)[:, None]
+        sizes = _sizes(layer)[:, None]
         sizes /= sizes.mean()  # beside the norm's epsilon keys stay as large as they were
         alike = {"key": weights["key"] / sizes[None], "key_bias": weights["key_bias"] / sizes}
         return _averaged(weights | alike, groups) | values
-    if pooling == "fitted" and turns_whole(source):
-        return fit_turning(site, groups) | values
-    if pooling == "fitted" and not turns(source):
-        fitted = fit_query_key(site, groups, source.head_dim)
+    if pooling == "fitted" and is_fully_rotary(source):
+        return fit_rotary(layer, groups) | values
+    if pooling == "fitted" and not is_rotary(source):
+        fitted = fit_query_key(layer, groups, source.head_dim)
         return fitted | {"key_bias": jnp.zeros(fitted["key"].shape[1:])} | values
-    return _averaged(weights | _aligned(site, weights, groups), groups) | values
+    return _averaged(weights | _aligned(layer, weights, groups), groups) | values
 
 
-def _aligned(site: Site, weights: Params, groups: Groups) -> Params:
-    """Return queries and keys turned alike; a factor of a group's keys gives their mean the heads' mean norm."""
-    keys, rotary = _seen(site, "key"), site.attention.rotary
+def _aligned(layer: ConversionInput, weights: Params, groups: Groups) -> Params:
+    """Return queries and keys rotated alike; a factor of a group's keys gives their mean the heads' mean norm."""
+    keys, rotary = _seen(layer, "key"), layer.attention.rotary
     _, heads, dim = keys.shape
-    turn, factor = np.empty((heads, dim, dim)), np.empty((heads, 1, 1))
+    rotations, factor = np.empty((heads, dim, dim)), np.empty((heads, 1, 1))
     for group in map(list, groups):
-        turn[group] = align(keys[:, group], rotary)
-        mean = np.einsum("rhi,hij->rj", keys[:, group], turn[group]) / len(group)
+        rotations[group] = align(keys[:, group], rotary)
+        mean = np.einsum("rhi,hij->rj", keys[:, group], rotations[group]) / len(group)
         factor[group] = np.linalg.norm(keys[:, group], axis=(0, 2)).mean() / max(np.linalg.norm(mean), 1e-30)
-    maps = {"query": jnp.asarray(turn, jnp.float32), "key": jnp.asarray(factor * turn, jnp.float32)}
+    maps = {"query": jnp.asarray(rotations, jnp.float32), "key": jnp.asarray(factor * rotations, jnp.float32)}
     return {
         name: jnp.einsum("...hi,hij->...hj", weights[name], maps[name.removesuffix("_bias")])
         for name in ("query", "query_bias", "key", "key_bias")
@@ -187,27 +187,91 @@ def _averaged(weights: Params, groups: Groups) -> Params:
     return params
 
 
-def _weights(site: Site) -> Params:
+def _weights(layer: ConversionInput) -> Params:
     """Return the parameters with every bias; biases that the layer does not have are zero."""
-    return site.params | {f"{name}_bias": bias_or_zeros(site, name) for name in ("query", "key", "value")}
+    return layer.params | {f"{name}_bias": bias_or_zeros(layer, name) for name in ("query", "key", "value")}
 
 
-def _seen(site: Site, name: str) -> np.ndarray:
+def _seen(layer: ConversionInput, name: str) -> np.ndarray:
     """Return the keys or values `[rows, heads, dim]` that heads are compared by, for independent inputs."""
-    # A bias of keys counts where they turn or are normalised; else it adds the same to all logits of a row.
-    counts = name == "value" or turns(site.attention) or _normalises(site.attention)
-    return np.asarray(extended(site, name).rows if counts else seen_keys(site)[0], np.float64)
+    # A bias of keys counts where they rotate or are normalised; else it adds the same to all logits of a row.
+    counts = name == "value" or is_rotary(layer.attention) or _normalises(layer.attention)
+    return np.asarray(extended(layer, name).rows if counts else seen_keys(layer)[0], np.float64)
 
 
 def _normalises(attention: Kind) -> bool:
     return any(getattr(attention, name, None) is not None for name in NORMS)
 
 
-def _sizes(site: Site) -> jax.Array:
+def _sizes(layer: ConversionInput) -> jax.Array:
     """Return the root mean square of every head's key, `[heads]`, times a number that all heads share."""
-    return jnp.maximum(jnp.sqrt(jnp.square(extended(site, "key").rows).sum(axis=(0, 2))), 1e-30)
+    return jnp.maximum(jnp.sqrt(jnp.square(extended(layer, "key").rows).sum(axis=(0, 2))), 1e-30)
 
 
 def _moved(source: Kind, order: Sequence[int]) -> tuple[int, ...] | None:
     ids = tuple(source.ids[head] for head in order)
     return None if ids == tuple(range(len(ids))) else ids
+
+
+SWEEPS = 30
+"""Largest number of rounds."""
+SETTLED = 1e-4
+"""Change of the rotations' entries below which the rounds end."""
+
+
+def nearest_rotation(inner: np.ndarray, rotary: Rotary | None) -> np.ndarray:
+    """Return the R that minimise ||X R - Y||, of products X^T Y `[..., dim, dim]` (Schoenemann 1966).
+
+    Without rotary embeddings that is U V^T of X^T Y = U diag(s) V^T. With them, each pair
+    of dimensions rotates by one angle, and the dimensions without position freely among themselves.
+    """
+    if rotary is None:
+        left, _, right = np.linalg.svd(inner)
+        return left @ right
+    rotating = inner.shape[-1] if rotary.dim is None else rotary.dim
+    first, second = (np.asarray(index) for index in rotary.split(jnp.arange(rotating)))
+    sin = inner[..., first, second] - inner[..., second, first]
+    angle = np.arctan2(sin, inner[..., first, first] + inner[..., second, second])
+    rotation = np.zeros_like(inner)
+    rotation[..., first, first] = rotation[..., second, second] = np.cos(angle)
+    rotation[..., first, second], rotation[..., second, first] = np.sin(angle), -np.sin(angle)
+    rotation[..., rotating:, rotating:] = nearest_rotation(inner[..., rotating:, rotating:], None)
+    return rotation
+
+
+def align(heads: np.ndarray, rotary: Rotary | None) -> np.ndarray:
+    """Return the rotations `[heads, dim, dim]` of X `[rows, heads, dim]` that bring all nearest to their mean."""
+    # minimise  sum_h ||X_h R_h - mean_k X_k R_k||^2: each in turn is aligned to the sum of the others (ten Berge 1977),
+    # which never raises the sum; at first all are aligned to the first one.
+    inner = products(heads)
+    rotations = nearest_rotation(inner[:, 0], rotary)
+    for _ in range(SWEEPS):
+        before = rotations.copy()
+        for head in range(len(inner)):
+            onto = np.einsum("kij,kjl->il", inner[head], rotations) - inner[head, head] @ rotations[head]
+            rotations[head] = nearest_rotation(onto, rotary)
+        if np.abs(rotations - before).max() < SETTLED:
+            break
+    return rotations
+
+
+def aligned_distances(heads: np.ndarray, rotary: Rotary | None) -> np.ndarray:
+    """Return min over R of ||X_i R - X_j||^2 for X `[rows, heads, dim]`, relative to the mean ||X||^2."""
+    inner = products(heads)
+    return relative_distances((nearest_rotation(inner, rotary) * inner).sum(axis=(2, 3)))
+
+
+def distances(heads: np.ndarray) -> np.ndarray:
+    """Return ||X_i - X_j||^2 for X `[rows, heads, dim]`, relative to the mean ||X||^2, `[heads, heads]`."""
+    return relative_distances(np.tensordot(heads, heads, ((0, 2), (0, 2))))
+
+
+def relative_distances(inner: np.ndarray) -> np.ndarray:
+    """Return <X_i, X_i> + <X_j, X_j> - 2 <X_i, X_j> over the mean of the first, of inner products."""
+    size = np.diagonal(inner)
+    return (size[:, None] + size - 2.0 * inner) / max(float(size.mean()), 1e-30)
+
+
+def products(heads: np.ndarray) -> np.ndarray:
+    """Return X_i^T X_j `[heads, heads, dim, dim]`."""
+    return np.einsum("rhi,rkj->hkij", heads, heads, optimize=True)

@@ -12,15 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion.calibration import covariance_root
-from headjax.conversion.products import gain, gram
+from headjax.conversion.rope import rotated_mean
 from headjax.conversion.target import (
-    Site,
+    ConversionInput,
     Target,
     bias_or_zeros,
+    gain,
+    gram,
     multi_head_of,
     require_rank,
 )
-from headjax.conversion.turning import turned
 from headjax.core.fields import Size
 from headjax.core.programs import one_by_one
 from headjax.core.tensors import Params
@@ -39,8 +40,8 @@ class ToLatent(Target):
     covariance; their mean goes exactly into the biases of values and keys. The conversion is exact when the rank
     reaches that of all keys and values together. The logits keep their scale.
 
-    Where keys turn with their positions or are normalised, the layer becomes `CompressedAttention`: keys are rebuilt
-    from c, then normalised, then turned, and grouped layers keep their groups. A key then counts by the mean of its
+    Where keys rotate with their positions or are normalised, the layer becomes `CompressedAttention`: keys are rebuilt
+    from c, then normalised, then rotated, and grouped layers keep their groups. A key then counts by the mean of its
     logits over the distances 0, 1, ..., 255 between query and key.
 
     A conversion with calibration batches also tries a second criterion, the squared error of keys and values themselves
@@ -71,16 +72,16 @@ class ToLatent(Target):
     def prepare(self, module: AttentionModule) -> AttentionModule:
         return module if must_rebuild(module.kind) else super().prepare(module)
 
-    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
-        return [self._rebuilt(site) if must_rebuild(site.attention) else self._layer(site) for site in sites]
+    def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
+        return [self._rebuilt(layer) if must_rebuild(layer.attention) else self._layer(layer) for layer in layers]
 
-    def _layer(self, site: Site) -> AttentionModule:
-        source = site.attention
+    def _layer(self, layer: ConversionInput) -> AttentionModule:
+        source = layer.attention
         weights = None
         if self.by_logits:
-            weights = gram(jnp.swapaxes(_read(site), 0, 1)), _written(site)
-        down, up_key, up_value = _factors(site, self.rank, weights)
-        biased = source.projection_bias or site.moments is not None
+            weights = gram(jnp.swapaxes(_read(layer), 0, 1)), _written(layer)
+        down, up_key, up_value = _factors(layer, self.rank, weights)
+        biased = source.projection_bias or layer.moments is not None
         config = Kind(
             LatentAttention,
             num_heads=source.num_heads,
@@ -92,16 +93,16 @@ class ToLatent(Target):
             projection_bias=biased,
             output_bias=source.output_bias,
         )
-        kept = {name: array for name, array in site.params.items() if name in ("query", "output")}
+        kept = {name: array for name, array in layer.params.items() if name in ("query", "output")}
         params: Params = kept | {"latent": down, "key": up_key, "value": up_value}
         if biased:
-            value_bias = bias_or_zeros(site, "value") + _lost_mean(site, "value", down, up_value)
-            params |= {"query_bias": bias_or_zeros(site, "query"), "value_bias": value_bias}
-        return site.module.like(config, params)
+            value_bias = bias_or_zeros(layer, "value") + _lost_mean(layer, "value", down, up_value)
+            params |= {"query_bias": bias_or_zeros(layer, "query"), "value_bias": value_bias}
+        return layer.module.like(config, params)
 
-    def _rebuilt(self, site: Site) -> AttentionModule:
+    def _rebuilt(self, layer: ConversionInput) -> AttentionModule:
         """Return the layer as `CompressedAttention`, with the formulation that it has inside."""
-        source, params = site.attention, site.params
+        source, params = layer.attention, layer.params
         groups = source.groups
         per_key = [
             jnp.asarray([head for head, group in enumerate(groups) if group == key])
@@ -109,17 +110,17 @@ class ToLatent(Target):
         ]
         weights: tuple[jax.Array, ...] | None = None
         if self.by_logits:
-            grams = _turned_grams(source, site), _written(site)
+            grams = _rotated_grams(source, layer), _written(layer)
             weights = tuple(jnp.stack([each[heads].sum(axis=0) for heads in per_key]) for each in grams)
-        down, up_key, up_value = _factors(site, self.rank, weights)
+        down, up_key, up_value = _factors(layer, self.rank, weights)
         inner = dict(params) | {"key": up_key, "value": up_value}
-        biased = source.projection_bias or site.moments is not None
+        biased = source.projection_bias or layer.moments is not None
         if biased:
-            inner["query_bias"] = bias_or_zeros(site, "query")
+            inner["query_bias"] = bias_or_zeros(layer, "query")
             for name, rebuilt in (("key", up_key), ("value", up_value)):
-                inner[f"{name}_bias"] = bias_or_zeros(site, name) + _lost_mean(site, name, down, rebuilt)
+                inner[f"{name}_bias"] = bias_or_zeros(layer, name) + _lost_mean(layer, name, down, rebuilt)
         config = Kind(CompressedAttention, inner=source.replace(projection_bias=biased), rank=self.rank)
-        return site.module.like(config, {"latent": down, "inner": inner})
+        return layer.module.like(config, {"latent": down, "inner": inner})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,26 +132,28 @@ class LatentOfKeys(ToLatent):
 
 
 def must_rebuild(attention: Kind) -> bool:
-    """Return whether keys turn or are normalised, so that they have to be rebuilt before they meet a query."""
-    given = (attention.options.get(name) for name in ("rotary", "query_norm", "key_norm"))
-    return issubclass(attention.of, GroupedAttention) and any(each is not None for each in given)
+    """Return whether keys rotate or are normalised, so that they have to be rebuilt before they meet a query."""
+    options = (attention.options.get(name) for name in ("rotary", "query_norm", "key_norm"))
+    return issubclass(attention.of, GroupedAttention) and any(each is not None for each in options)
 
 
-def _turned_grams(source: Kind, site: Site) -> jax.Array:
+def _rotated_grams(source: Kind, layer: ConversionInput) -> jax.Array:
     """Return G_h = mean over t of R(t) E[q_h q_h^T] R(t)^T, by which an error e of a key costs e^T G_h e in logits."""
-    query = _read(site)
+    query = _read(layer)
     if source.of is GroupedAttention and source.query_norm is not None:
-        query = query / _root_mean_square(query) * gain(site.module.query_norm)
+        query = query / _root_mean_square(query) * gain(layer.module.query_norm)
     if source.of is GroupedAttention and source.key_norm is not None:  # errors are divided by the keys' size
-        key = site.params["key"]
-        key = key if site.moments is None else jnp.tensordot(covariance_root(site.moments.key_covariance).root, key, 1)
+        key = layer.params["key"]
+        key = (
+            key if layer.moments is None else jnp.tensordot(covariance_root(layer.moments.key_covariance).root, key, 1)
+        )
         size = jnp.take(_root_mean_square(key), jnp.asarray(source.groups), axis=1)
-        factor = gain(site.module.key_norm) / size
+        factor = gain(layer.module.key_norm) / size
     else:
         factor = jnp.ones((1, 1, 1))
     grams = gram(jnp.swapaxes(query, 0, 1))
     if source.rotary is not None:
-        grams = jnp.asarray(turned(source.rotary, np.asarray(grams, np.float64)), jnp.float32)
+        grams = jnp.asarray(rotated_mean(source.rotary, np.asarray(grams, np.float64)), jnp.float32)
     factor = jnp.broadcast_to(factor[0], (grams.shape[0], grams.shape[1]))
     return factor[:, :, None] * grams * factor[:, None, :]
 
@@ -160,34 +163,36 @@ def _root_mean_square(weight: jax.Array) -> jax.Array:
     return jnp.sqrt(jnp.maximum(jnp.square(weight).sum(axis=0).mean(axis=-1), 1e-30))[None, :, None]
 
 
-def _lost_mean(site: Site, name: str, down: jax.Array, rebuilt: jax.Array) -> jax.Array:
+def _lost_mean(layer: ConversionInput, name: str, down: jax.Array, rebuilt: jax.Array) -> jax.Array:
     """Return the part of the mean key or value that the latent loses, `[heads, dim]`; 0 without calibration."""
-    if site.moments is None:
+    if layer.moments is None:
         return jnp.zeros(rebuilt.shape[1:])
-    lost = site.params[name] - jnp.einsum("mr,rhd->mhd", down, rebuilt)
-    return jnp.einsum("m,mhd->hd", jnp.asarray(site.moments.key_mean, jnp.float32), lost)
+    lost = layer.params[name] - jnp.einsum("mr,rhd->mhd", down, rebuilt)
+    return jnp.einsum("m,mhd->hd", jnp.asarray(layer.moments.key_mean, jnp.float32), lost)
 
 
-def _written(site: Site) -> jax.Array:
+def _written(layer: ConversionInput) -> jax.Array:
     """Return W_O^h W_O^hT of every head, `[heads, value_dim, value_dim]`: an error e of a value costs e^T (..) e."""
-    return gram(jnp.swapaxes(site.params["output"]["kernel"], 1, 2))
+    return gram(jnp.swapaxes(layer.params["output"]["kernel"], 1, 2))
 
 
-def _read(site: Site) -> jax.Array:
-    """Return W_Q, `[width, heads, head_dim]`; of a calibrated site for inputs of identity second moment."""
-    if site.moments is None:
-        return site.params["query"]
-    second = site.moments.query_covariance + np.outer(site.moments.query_mean, site.moments.query_mean)
-    return jnp.einsum("de,ehi->dhi", covariance_root(second).root, site.params["query"])
+def _read(layer: ConversionInput) -> jax.Array:
+    """Return W_Q, `[width, heads, head_dim]`; of a calibrated layer for inputs of identity second moment."""
+    if layer.moments is None:
+        return layer.params["query"]
+    second = layer.moments.query_covariance + np.outer(layer.moments.query_mean, layer.moments.query_mean)
+    return jnp.einsum("de,ehi->dhi", covariance_root(second).root, layer.params["query"])
 
 
-def _factors(site: Site, rank: int, weights: tuple[jax.Array, ...] | None) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _factors(
+    layer: ConversionInput, rank: int, weights: tuple[jax.Array, ...] | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return W_C `[memory width, rank]`, W_UK `[rank, heads, head_dim]` and W_UV `[rank, heads, value_dim]`."""
-    key, value = site.params["key"], site.params["value"]
-    root = None if site.moments is None else covariance_root(site.moments.key_covariance)
-    parts = [made.reshape(made.shape[0], -1) for made in (key, value)]
+    key, value = layer.params["key"], layer.params["value"]
+    root = None if layer.moments is None else covariance_root(layer.moments.key_covariance)
+    parts = [weight.reshape(weight.shape[0], -1) for weight in (key, value)]
     if weights is not None:
-        parts = [_counted(made, grams) for made, grams in zip((key, value), weights, strict=True)]
+        parts = [_counted(weight, grams) for weight, grams in zip((key, value), weights, strict=True)]
     if root is not None:
         parts = [root.root @ part for part in parts]
     # Keys and values enter with equal weight, whatever their units.
@@ -197,7 +202,7 @@ def _factors(site: Site, rank: int, weights: tuple[jax.Array, ...] | None) -> tu
     return down, jnp.einsum("mr,mhd->rhd", seen, key), jnp.einsum("mr,mhv->rhv", seen, value)
 
 
-def _counted(made: jax.Array, grams: jax.Array) -> jax.Array:
+def _counted(weight: jax.Array, grams: jax.Array) -> jax.Array:
     """Return W_h G_h^(1/2) of all heads side by side, so that an error e of W_h costs e^T G_h e."""
 
     def root_of(matrix: jax.Array) -> jax.Array:
@@ -205,7 +210,7 @@ def _counted(made: jax.Array, grams: jax.Array) -> jax.Array:
         return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None]) @ vectors.T
 
     root = one_by_one(root_of, grams)
-    return jnp.einsum("mhi,hij->mhj", made, root).reshape(made.shape[0], -1)
+    return jnp.einsum("mhi,hij->mhj", weight, root).reshape(weight.shape[0], -1)
 
 
 @functools.partial(jax.jit, static_argnums=(1,))

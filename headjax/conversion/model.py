@@ -16,14 +16,18 @@ from headjax.conversion.deep import ToDeep
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
 from headjax.conversion.per_head import ToFixed
-from headjax.conversion.products import Products, in_float32, query_key, relative_distance, value_output
 from headjax.conversion.target import (
+    ConversionInput,
     HeadLayer,
     LayerError,
-    Site,
+    Products,
     Target,
     find_layers,
+    in_float32,
     layers_at,
+    query_key,
+    relative_distance,
+    value_output,
 )
 from headjax.core.described import groups_in
 from headjax.core.errors import ConfigError
@@ -40,12 +44,7 @@ from headjax.nn.module import AttentionModule
 
 
 class Conversion(NamedTuple):
-    """A converted model and the error of each of its converted layers.
-
-    With calibration batches every criterion is tried, calibrated and plain, and the one whose model is nearest to the
-    original is taken. The history's `divergence` has the distances of their outputs, by text, each on calibration
-    batches that it was not fitted on (`headjax.heads.agreement`).
-    """
+    """A converted model and the error of each of its converted layers."""
 
     model: Model
     errors: tuple[LayerError, ...]
@@ -64,12 +63,15 @@ def convert(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Conversion:
-    """Return the model with its attention layers in another formulation, or with other layers, from the same weights.
+    """Convert the attention layers of a model to another formulation, or to other layers, from the same weights.
 
-    Layers without heads stay. Grouped layers start from one key and
-    value per head. Heads keep their numbers, so that conversions and pruning compose in either order. Layers that share
-    their parameters change together. The conversion is added to the history. `deep` replaces layers, and with them the
-    function; it needs no calibration.
+    Layers without heads stay. Grouped layers start from one key and value per head. Heads keep their numbers, so that
+    conversions and pruning compose in either order. Layers that share their parameters change together. `deep` replaces
+    layers, and with them the function; it needs no calibration. The conversion is added to the history.
+
+    With calibration batches every criterion of the target is tried, calibrated and plain, and the one whose model is
+    nearest to the original is taken. The history's `divergence` has the distances of their outputs
+    (`headjax.heads.agreement`), by text, on calibration batches that they were not fitted on.
 
         >>> found = headjax.convert(headjax.demo_model(), "grouped:kv_heads=2", layers=[0])
         >>> [attention.kv_heads for attention in found.model.config.attentions()["decoder"]]
@@ -91,20 +93,35 @@ def convert(
     to = parse_target(to) if isinstance(to, str) else to
     if isinstance(to, ToDeep):
         return Conversion(*to.restructure(model, stacks, layers, seed))
-    targets = _targets(model, to, stacks, layers)
-    if batches is None or isinstance(batches, Mapping):
-        calibration = Calibration((), (), batches or {}, {})
-    elif isinstance(batches, Calibration):
-        calibration = batches
-    else:
-        given = list(batches)
-        with progress("calibrating", len(given), "batch") as bar:
-            calibration = calibrate(model, given, bar)
+    targets, calibration = _targets(model, to, stacks, layers), _calibration(model, batches, progress)
     if reconstruct and not calibration.batches:
         raise ConfigError("reconstruct: needs calibration batches")
     with progress(f"converting {len(targets)} layers", 0, ""):
-        chosen, plain, divergences = _chosen(model, targets, calibration, seed, plain)
-        changed, errors = _build(model, chosen, calibration.moments, seed, plain)
+        converted = _converted_model(model, targets, calibration, seed, plain)
+    if reconstruct:
+        with progress("reconstructing", len(find_layers(model, None, None)), "map") as bar:
+            repaired = refit_maps(model, calibration.batches, (), converted=converted.model, progress=bar).repaired
+        return converted._replace(model=repaired)
+    return converted
+
+
+def _calibration(model: Model, batches: Any, progress: Progress) -> Calibration:
+    """Return the calibration that `convert` got, or that of its batches."""
+    if isinstance(batches, Calibration):
+        return batches
+    if batches is None or isinstance(batches, Mapping):
+        return Calibration((), (), batches or {}, {})
+    batches = list(batches)
+    with progress("calibrating", len(batches), "batch") as bar:
+        return calibrate(model, batches, bar)
+
+
+def _converted_model(
+    model: Model, targets: Mapping[HeadLayer, Target], calibration: Calibration, seed: int, plain: bool
+) -> Conversion:
+    """Return the model by the criterion that agrees best, with the conversion in its history."""
+    chosen, plain, divergences = _chosen(model, targets, calibration, seed, plain)
+    converted, errors = _build(model, chosen, calibration.moments, seed, plain)
     entry = history_entry(
         "convert",
         to={f"{stack}/{layer}": describe(target) for (stack, layer), target in chosen.items()},
@@ -113,11 +130,7 @@ def convert(
         relative_error={f"{error.stack}/{error.layer}": error.relative_error for error in errors},
         **({"divergence": divergences} if divergences else {}),
     )
-    changed = changed.replace(history=(*model.history, entry))
-    if reconstruct:
-        with progress("reconstructing", len(find_layers(model, None, None)), "map") as bar:
-            changed = refit_maps(model, calibration.batches, (), converted=changed, progress=bar).repaired
-    return Conversion(changed, errors)
+    return Conversion(converted.replace(history=(*model.history, entry)), errors)
 
 
 def planned(
@@ -131,12 +144,12 @@ def planned(
             return parsed.replaced(model, stacks, layers)
         targets = _targets(model, parsed.planned(), stacks, layers)
 
-        def put(found: LayerModule) -> AttentionModule:
-            target = targets.get((found.stack, found.layer))
+        def put(layer: LayerModule) -> AttentionModule:
+            target = targets.get((layer.stack, layer.layer))
             if target is None:
-                return found.module
-            (converted,) = target.convert([Site(target.prepare(in_float32(found.module)))], seed=0)
-            return _put_back(found.module, converted)
+                return layer.module
+            (converted,) = target.convert([ConversionInput(target.prepare(in_float32(layer.module)))], seed=0)
+            return _put_back(layer.module, converted)
 
         return map_attention(model, put)
 
@@ -146,39 +159,41 @@ def planned(
 def _chosen(
     model: Model, targets: Mapping[HeadLayer, Target], calibration: Calibration, seed: int, plain: bool
 ) -> tuple[Mapping[HeadLayer, Target], bool, dict[str, float]]:
-    """Return the criterion that agrees best on the judged batches, whether plain, and the distance of each by text."""
+    """Return the criterion that agrees best on held-out batches, whether plain, and the distance of each by text."""
     criteria = {place: target.criteria() for place, target in targets.items()}
     most = max(map(len, criteria.values()), default=1)
-    choices = [{place: found[min(n, len(found) - 1)] for place, found in criteria.items()} for n in range(most)]
-    if plain or not calibration.judged:
+    choices = [{place: own[min(n, len(own) - 1)] for place, own in criteria.items()} for n in range(most)]
+    if plain or not calibration.eval_batches:
         return choices[0], plain, {}
     candidates = [(choice, plain) for plain in (False, True) for choice in choices]
-    tried = [_build(model, choice, calibration.fitted, seed, plain)[0] for choice, plain in candidates]
+    tried = [_build(model, choice, calibration.fit_moments, seed, plain)[0] for choice, plain in candidates]
     texts = [
         "; ".join(dict.fromkeys(map(describe, choice.values()))) + " (plain)" * plain for choice, plain in candidates
     ]
-    apart = [found.apart for found in agreements(model, tried, calibration.judged)]
+    apart = [each.apart for each in agreements(model, tried, calibration.eval_batches)]
     return *candidates[int(np.argmin(np.nan_to_num(apart, nan=np.inf)))], dict(zip(texts, apart, strict=True))
 
 
 def _build(
-    model: Model,
-    targets: Mapping[HeadLayer, Target],
-    moments: Mapping[HeadLayer, Moments],
-    seed: int,
-    plain: bool = False,
+    model: Model, targets: Mapping[HeadLayer, Target], moments: Mapping[HeadLayer, Moments], seed: int, plain: bool
 ) -> tuple[Model, tuple[LayerError, ...]]:
-    """Return the model with these layers converted, and their errors."""
-    layers = layers_at(model, targets).items()
-    sites = {place: Site(targets[place].prepare(in_float32(module)), moments.get(place)) for place, module in layers}
+    """Return the model with these layers converted, and their errors; `plain` conversions see no moments."""
+    inputs = {
+        place: ConversionInput(targets[place].prepare(in_float32(module)), moments.get(place))
+        for place, module in layers_at(model, targets).items()
+    }
+    converted: dict[HeadLayer, AttentionModule] = {}
     with one_blas_thread():
-        converted = _converted(sites, targets, seed, plain)
-        errors = tuple(_error(place, site, converted[place]) for place, site in sites.items())
+        for target in dict.fromkeys(targets.values()):  # one call decomposes all layers of a target
+            places = [place for place in inputs if targets[place] == target]
+            layers = [inputs[place]._replace(moments=None) if plain else inputs[place] for place in places]
+            converted |= dict(zip(places, target.convert(layers, seed), strict=True))
+        errors = tuple(_error(place, layer, converted[place]) for place, layer in inputs.items())
         jax.block_until_ready([layer.params for layer in converted.values()])
 
-    def put(found: LayerModule) -> AttentionModule:
-        new = converted.get((found.stack, found.layer))
-        return found.module if new is None else _put_back(found.module, new)
+    def put(layer: LayerModule) -> AttentionModule:
+        new = converted.get((layer.stack, layer.layer))
+        return layer.module if new is None else _put_back(layer.module, new)
 
     return map_attention(model, put), errors
 
@@ -209,7 +224,7 @@ def convert_attention(
         raise ConfigError(f"{target.name}: replaces the layers of a model; convert every layer to it")
     target.check(module.kind, module.width, module.memory_width)
     with one_blas_thread():
-        (converted,) = target.convert([Site(target.prepare(in_float32(module)), moments)], seed)
+        (converted,) = target.convert([ConversionInput(target.prepare(in_float32(module)), moments)], seed)
     return _put_back(module, converted)
 
 
@@ -241,30 +256,18 @@ def _targets(
     return targets
 
 
-def _converted(
-    sites: Mapping[HeadLayer, Site], targets: Mapping[HeadLayer, Target], seed: int, plain: bool
-) -> dict[HeadLayer, AttentionModule]:
-    """Return every converted layer; layers of one target go together, so that one call decomposes them all."""
-    converted: dict[HeadLayer, AttentionModule] = {}
-    for target in dict.fromkeys(targets.values()):
-        places = [place for place in sites if targets[place] == target]
-        given = [sites[place]._replace(moments=None) if plain else sites[place] for place in places]
-        converted |= dict(zip(places, target.convert(given, seed), strict=True))
-    return converted
-
-
 def _put_back(module: AttentionModule, converted: AttentionModule) -> AttentionModule:
     """Return the converted layer in the original's type."""
     dtype = jax.tree.leaves(module)[0].dtype
     return jax.tree.map(lambda array: array.astype(dtype), converted)
 
 
-def _error(place: HeadLayer, site: Site, converted: AttentionModule) -> LayerError:
-    order = [converted.ids.index(head) for head in site.attention.ids]
-    old, new = query_key(site.module), _reordered(query_key(converted), order)
-    values = value_output(site.module), _reordered(value_output(converted), order)
+def _error(place: HeadLayer, layer: ConversionInput, converted: AttentionModule) -> LayerError:
+    order = [converted.ids.index(head) for head in layer.attention.ids]
+    old, new = query_key(layer.module), _reordered(query_key(converted), order)
+    values = value_output(layer.module), _reordered(value_output(converted), order)
     logit_error = None
-    if (weights := roots(site)) is not None:
+    if (weights := roots(layer)) is not None:
         logit_error = float(relative_distance(weighted(old, weights), weighted(new, weights)))
     return LayerError(*place, float(relative_distance(old, new)), float(relative_distance(*values)), logit_error)
 

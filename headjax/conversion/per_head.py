@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
+from headjax.conversion.rope import is_fully_rotary, is_rotary, keep_frequencies
 from headjax.conversion.sharing import fit_query_key, fit_value_output
-from headjax.conversion.target import Site, Target, multi_head_of
-from headjax.conversion.turning import keep_frequencies, turns, turns_whole
+from headjax.conversion.target import ConversionInput, Target, multi_head_of
 from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.memory import check_memory, memory_of
@@ -30,7 +30,7 @@ class ToFixed(Target):
     Larger heads are the old ones with zeros appended, an exact embedding of the standard layer in the larger class
     (section 3.1 of the ICLR version). Smaller heads are, one by one, the best of their size for the products
     W_Q^h W_K^hT and W_V^h W_O^h, so that going up and down again changes nothing. The logits keep their scale.
-    Heads that turn with their positions keep the rotary frequencies that carry most of their squared logits instead.
+    Heads that rotate with their positions keep the rotary frequencies that carry most of their squared logits instead.
 
     Attributes:
         head_dim: New size of queries and keys.
@@ -49,9 +49,9 @@ class ToFixed(Target):
 
     def check(self, attention: Kind, width: int, memory_width: int) -> None:
         source = multi_head_of(attention)
-        if turns(source) and self.head_dim < source.head_dim:
-            require(turns_whole(source), "rotary", "turns some dimensions of the heads alone, which cannot be fewer")
-            message = f"heads that turn keep whole pairs of dimensions, so it must be even, got {self.head_dim}"
+        if is_rotary(source) and self.head_dim < source.head_dim:
+            require(is_fully_rotary(source), "rotary", "rotates some dimensions alone, which cannot be fewer")
+            message = f"heads that rotate keep whole pairs of dimensions, so it must be even, got {self.head_dim}"
             require(self.head_dim % 2 == 0, "head_dim", message)
         there = memory_of()
         for name, size in {"head_dim": self.head_dim, "value_dim": self.values}.items():
@@ -59,27 +59,27 @@ class ToFixed(Target):
             needed = _FLOAT32 * source.num_heads * size * (width + memory_width)
             check_memory(field, needed, there, f"{source.num_heads} heads of {size:,} dimensions")
 
-    def convert(self, sites: Sequence[Site], seed: int) -> list[AttentionModule]:
-        return [self._layer(site) for site in sites]
+    def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
+        return [self._layer(layer) for layer in layers]
 
-    def _layer(self, site: Site) -> AttentionModule:
-        source = site.attention
+    def _layer(self, layer: ConversionInput) -> AttentionModule:
+        source = layer.attention
         rotary = source.rotary
         if rotary is not None and rotary.dim is None:
-            # Appended dimensions must neither turn nor change the rates of the others.
+            # Appended dimensions must neither rotate nor change the rates of the others.
             rotary = dataclasses.replace(rotary, dim=source.head_dim)
         shrinks = self.head_dim < source.head_dim or self.values < source.values
-        biased = source.projection_bias or (site.moments is not None and shrinks)
-        params, frequencies = dict(site.params), None
+        biased = source.projection_bias or (layer.moments is not None and shrinks)
+        params, frequencies = dict(layer.params), None
         heads = [(head,) for head in range(source.num_heads)]
-        if self.head_dim < source.head_dim and turns(source):
-            frequencies, kept = keep_frequencies(site, self.head_dim // 2)
+        if self.head_dim < source.head_dim and is_rotary(source):
+            frequencies, kept = keep_frequencies(layer, self.head_dim // 2)
             params |= kept
         elif self.head_dim < source.head_dim:
-            params |= fit_query_key(site, heads, self.head_dim)
+            params |= fit_query_key(layer, heads, self.head_dim)
             params["key_bias"] = jnp.zeros(params["query_bias"].shape)
         if self.values < source.values:
-            params |= fit_value_output(site, heads, self.values)
+            params |= fit_value_output(layer, heads, self.values)
         config = source.replace(
             head_dim=self.head_dim,
             value_dim=self.value_dim,
@@ -91,8 +91,8 @@ class ToFixed(Target):
         padded = _padded(params, self.head_dim, self.values)
         weights = flatten(declared(config.module(params["query"].shape[0], params["key"].shape[0])))
         held = flatten(padded)
-        made = {path: held[path] if path in held else jnp.zeros(one.shape) for path, one in weights.items()}
-        return site.module.like(config, nested(made))
+        weights_by_path = {path: held[path] if path in held else jnp.zeros(one.shape) for path, one in weights.items()}
+        return layer.module.like(config, nested(weights_by_path))
 
 
 def _padded(params: Params, head_dim: int, value_dim: int) -> Params:

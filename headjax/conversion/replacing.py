@@ -108,8 +108,8 @@ class FlaxSignature(AttentionAdapter):
             if rngs is None:
                 raise HeadjaxError("rngs: needed for dropout, which deterministic=True turns off")
             drawn = rngs if isinstance(rngs, nnx.Rngs) else nnx.Rngs(dropout=rngs())
-        found: jax.Array = self.inner(inputs_q, inputs_k, mask=mask, is_causal=is_causal, rngs=drawn)
-        return found
+        output: jax.Array = self.inner(inputs_q, inputs_k, mask=mask, is_causal=is_causal, rngs=drawn)
+        return output
 
 
 class TunixSignature(AttentionAdapter):
@@ -139,7 +139,7 @@ class TunixSignature(AttentionAdapter):
         return None, _causal(self.inner, x, cache, attn_mask, segment_ids, segment_pos)
 
 
-class TurnedSignature(TunixSignature):
+class SinCosSignature(TunixSignature):
     """Called as the attention of Tunix's Qwen 2, which gets sines and cosines in place of positions.
 
     Positions are counted from 0. Rotary embeddings see their differences alone, which are the same wherever the tokens
@@ -164,8 +164,8 @@ def _causal(inner: Any, x: jax.Array, cache: Any, mask: Any, segment_ids: Any, p
     if segment_ids is not None:
         same = segment_ids[:, :, None] == segment_ids[:, None, :]
         mask = same if mask is None else mask & same
-    found: jax.Array = inner(x, mask=None if mask is None else mask[:, None], positions=positions)
-    return found
+    output: jax.Array = inner(x, mask=None if mask is None else mask[:, None], positions=positions)
+    return output
 
 
 def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Iterable[str] | None = None) -> nnx.Module:
@@ -220,16 +220,16 @@ def _adapter_of(layer: Any, site: AttentionSite) -> type[AttentionAdapter]:
     """Return the adapter for a layer's class."""
     named = re.fullmatch(r"tunix\.models\.(llama3|qwen2|qwen3)\.model", type(layer).__module__)
     known = {nnx.MultiHeadAttention: FlaxSignature} | ADAPTERS
-    found = next((known[cls] for cls in type(layer).__mro__ if cls in known), None)
-    if found is None and named is not None:
-        found = TurnedSignature if named[1] == "qwen2" else TunixSignature
-    if found is None or site.layers is not None:
+    adapter = next((known[cls] for cls in type(layer).__mro__ if cls in known), None)
+    if adapter is None and named is not None:
+        adapter = SinCosSignature if named[1] == "qwen2" else TunixSignature
+    if adapter is None or site.layers is not None:
         raise HeadjaxError(
             f"{site.path}: there is no adapter for {type(layer).__qualname__}; there are ones for layers one by one of "
             "nnx.MultiHeadAttention, of Tunix's Llama 3, Qwen 2 and Qwen 3, and of classes with one of their own: "
             "headjax.register_attention(cls, adapter=...)"
         )
-    return found
+    return adapter
 
 
 COMPUTED = (

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion.calibration import Root, covariance_root
-from headjax.conversion.target import Site, bias_or_zeros
+from headjax.conversion.target import ConversionInput, bias_or_zeros
 from headjax.core.programs import one_by_one
 from headjax.core.tensors import Params
 
@@ -34,11 +34,11 @@ class Extended(NamedTuple):
         return weight, bias if self.mean is None else bias - jnp.tensordot(self.mean, weight, 1)
 
 
-def fit_query_key(site: Site, groups: Groups, dim: int) -> Params:
+def fit_query_key(layer: ConversionInput, groups: Groups, dim: int) -> Params:
     """Return queries of every head and one key per group, of size `dim`, whose logits are nearest to the layer's."""
     # minimise  sum_(h in g) ||[W_Q^h; b_Q^h] W_K^hT - [W_Q'^h; b_Q'^h] W_K'^gT||^2
     # W_K'^g spans the leading right singular vectors of the group's slices, one below another. b_K' would vanish.
-    query, (seen, root) = extended(site, "query"), seen_keys(site)
+    query, (seen, root) = extended(layer, "query"), seen_keys(layer)
     queries, keys = [], []
     for group in groups:
         rows, inner = query.rows[:, jnp.asarray(group)], seen[:, jnp.asarray(group)]
@@ -49,12 +49,12 @@ def fit_query_key(site: Site, groups: Groups, dim: int) -> Params:
     return {"query": weight, "query_bias": bias, "key": jnp.stack(keys, axis=1)}
 
 
-def fit_value_output(site: Site, groups: Groups, dim: int) -> Params:
+def fit_value_output(layer: ConversionInput, groups: Groups, dim: int) -> Params:
     """Return one value per group and outputs of every head, of size `dim`, whose result is nearest to the layer's."""
     # minimise  sum_(h in g) ||[W_V^h; b_V^h] W_O^h - [W_V'^g; b_V'^g] W_O'^h||^2, as in `fit_query_key`
     # Rows of probabilities sum to one: the error for the mean input is a constant, which the output bias takes.
-    value = extended(site, "value")
-    output = jnp.moveaxis(site.params["output"]["kernel"], 2, 0)
+    value = extended(layer, "value")
+    output = jnp.moveaxis(layer.params["output"]["kernel"], 2, 0)
     shared, outputs, lost = [], [], jnp.zeros(output.shape[0])
     for group in groups:
         rows, written = value.rows[:, jnp.asarray(group)], output[:, jnp.asarray(group)]
@@ -65,27 +65,27 @@ def fit_value_output(site: Site, groups: Groups, dim: int) -> Params:
         constant = jnp.einsum("hi,whi->w", rows[-1], written)
         lost = lost + constant - jnp.einsum("k,whk->w", basis[-1], new)
     weight, bias = value.restore(jnp.stack(shared, axis=1))
-    made = {"kernel": jnp.moveaxis(jnp.concatenate(outputs, axis=1), 0, 2)}
-    if "bias" in site.params["output"]:
-        made["bias"] = site.params["output"]["bias"] + lost
-    return {"value": weight, "value_bias": bias, "output": made}
+    output_params = {"kernel": jnp.moveaxis(jnp.concatenate(outputs, axis=1), 0, 2)}
+    if "bias" in layer.params["output"]:
+        output_params["bias"] = layer.params["output"]["bias"] + lost
+    return {"value": weight, "value_bias": bias, "output": output_params}
 
 
-def sharing_losses(site: Site) -> tuple[jax.Array, jax.Array]:
+def sharing_losses(layer: ConversionInput) -> tuple[jax.Array, jax.Array]:
     """Return the cost of sharing for every pair of heads: the minima of both fits of the pair."""
-    keys = _pair_losses(extended(site, "query").rows, seen_keys(site)[0])
-    written = jnp.moveaxis(site.params["output"]["kernel"], 2, 0)
-    return keys, _pair_losses(written, extended(site, "value").rows)
+    keys = _pair_losses(extended(layer, "query").rows, seen_keys(layer)[0])
+    written = jnp.moveaxis(layer.params["output"]["kernel"], 2, 0)
+    return keys, _pair_losses(written, extended(layer, "value").rows)
 
 
-def extended(site: Site, name: str) -> Extended:
+def extended(layer: ConversionInput, name: str) -> Extended:
     """Return W_Q or W_V with its bias as one more row, see `Extended`."""
-    weight, bias = site.params[name], bias_or_zeros(site, name)
-    if site.moments is None:
+    weight, bias = layer.params[name], bias_or_zeros(layer, name)
+    if layer.moments is None:
         return Extended(jnp.concatenate([weight, bias[None]]), None, None)
     of_query = name == "query"
-    covariance = site.moments.query_covariance if of_query else site.moments.key_covariance
-    mean = jnp.asarray(site.moments.query_mean if of_query else site.moments.key_mean, jnp.float32)
+    covariance = layer.moments.query_covariance if of_query else layer.moments.key_covariance
+    mean = jnp.asarray(layer.moments.query_mean if of_query else layer.moments.key_mean, jnp.float32)
     root = covariance_root(covariance)
     rows = [jnp.tensordot(root.root, weight, 1), (bias + jnp.tensordot(mean, weight, 1))[None]]
     return Extended(jnp.concatenate(rows), root.inverse, mean)
@@ -119,12 +119,12 @@ def _pair_losses(left: jax.Array, right: jax.Array) -> jax.Array:
     return pairs / jnp.maximum(jnp.square(slices).sum(axis=(1, 2)).mean(), 1e-30)
 
 
-def seen_keys(site: Site) -> tuple[jax.Array, Root | None]:
+def seen_keys(layer: ConversionInput) -> tuple[jax.Array, Root | None]:
     """Return W_K in coordinates in which inputs have identity covariance, and the root that leads back."""
-    key = site.params["key"]
-    if site.moments is None:
+    key = layer.params["key"]
+    if layer.moments is None:
         return key, None
-    root = covariance_root(site.moments.key_within)
+    root = covariance_root(layer.moments.key_within)
     return jnp.tensordot(root.root, key, 1), root
 
 

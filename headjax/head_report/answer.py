@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headjax.core import numbers
-from headjax.head_report.curves import CurveConfig, CurvePoint, removable
-from headjax.head_report.study import HeadStudy
+from headjax.head_report.study import CurveConfig, CurvePoint, HeadStudy, removable
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.significance import Comparison
@@ -38,9 +37,9 @@ def answer(
     study: HeadStudy, model_name: str = "MODEL", task_name: str = "TASK", timer: Timer = lambda models: ({}, {})
 ) -> Answer:
     """Return the largest removal that any order makes at a loss within the tolerance, with the model's times."""
-    found = {name: largest(study, name) for name in study.curves}
-    name = max(found, key=lambda name: 0.0 if (point := found[name]) is None else point.fraction)
-    order, point, task = CurveConfig.parse(name), found[name], study.task
+    points = {name: largest(study, name) for name in study.curves}
+    name = max(points, key=lambda name: 0.0 if (point := points[name]) is None else point.fraction)
+    order, point, task = CurveConfig.parse(name), points[name], study.task
     few = too_few(study)
     if point is None:
         cost = few or f"no order removes the first {study.config.percentages[0]}% at a loss of at most {allowed(study)}"

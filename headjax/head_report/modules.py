@@ -13,15 +13,15 @@ from flax import nnx
 from headjax.core import numbers
 from headjax.core.progress import Progress, silent
 from headjax.head_report.answer import RELATIVE
-from headjax.head_report.curves import CurvePoint, removable
 from headjax.head_report.page import TITLE, footer, score_maps, with_whole
+from headjax.head_report.study import CurvePoint, removable
 from headjax.heads.ablation import ablate
 from headjax.heads.ordering import Order, by_ablation, by_score, random_order
 from headjax.heads.program import Applied, Loss, Program, mean_loss, prepare
 from headjax.heads.pruning import PERCENTAGES, percent_steps
 from headjax.heads.scoring import Scores, score_heads
-from headjax.heads.site import Sites, find_heads, without
-from headjax.plots import pruning_curves
+from headjax.heads.site import Sites, find_heads, ones, without
+from headjax.report.curves import pruning_curves
 from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table
 
@@ -40,7 +40,7 @@ def report_heads(
 ) -> Path:
     """Write one HTML page about the heads of any Flax model: a map of each score, pruning curves, and its layers.
 
-    The page needs no other file. The model stays as it is, and nothing is trained.
+    The page needs no other file. Nothing is trained.
 
         >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
         >>> def loss(model, x):
@@ -60,9 +60,6 @@ def report_heads(
         seeds: Number of random orders.
         progress: Shows how far it is.
 
-    Returns:
-        The path of the page.
-
     Raises:
         DataError: There are no examples.
         HeadjaxError: There is no such order, the file cannot be written, or as for `headjax.score_heads`.
@@ -72,13 +69,13 @@ def report_heads(
     batches = list(batches)
     with progress("scoring", len(batches), "batch") as bar:
         scores = score_heads(model, batches, loss=loss, progress=bar)
-    judged = batches if held_out is None else list(held_out)
+    eval_batches = batches if held_out is None else list(held_out)
     curves = {
-        name: list(_curve(program, state, judged, _orders(name, model, batches, loss, scores, seeds), percentages))
+        name: list(_curve(program, state, eval_batches, order, percentages))
         for name in orders
+        for order in [_orders(name, model, batches, loss, scores, seeds)]
     }
-    baseline = mean_loss(program, state, without(program.sites, ()), judged)
-    seconds = time.perf_counter() - started
+    baseline = mean_loss(program, state, ones(program.sites), eval_batches)
     sections = [
         Section("What the scores say", "One pass over the examples gives every score.", score_maps(scores.values)),
         _removal(curves, baseline, "other examples" if held_out is not None else "the same examples"),
@@ -86,7 +83,7 @@ def report_heads(
     ]
     facts = _facts(program.sites, curves, baseline)
     summary = f"{type(model).__name__}: {scores.examples:,} examples score its heads. Nothing was trained."
-    return write_page(out, render_page(TITLE, summary, sections, footer(seconds), facts))
+    return write_page(out, render_page(TITLE, summary, sections, footer(time.perf_counter() - started), facts))
 
 
 def _facts(sites: Sites, curves: Mapping[str, Sequence[CurvePoint]], baseline: float) -> dict[str, str]:
@@ -122,13 +119,13 @@ def _curve(
             yield CurvePoint(percentage / 100.0, count, seed, value)
 
 
-def _removal(curves: Mapping[str, Sequence[CurvePoint]], baseline: float, judged: str) -> Section:
+def _removal(curves: Mapping[str, Sequence[CurvePoint]], baseline: float, examples: str) -> Section:
     plot = pruning_curves(
         with_whole(curves, baseline), metric="Mean loss", baseline=baseline, title="Loss against heads removed"
     )
     caption = (
-        f"Heads gated off in each order, without training afterwards, judged on {judged} as those that order them. A "
-        "band reaches from the best random order to the worst."
+        f"Heads gated off in each order, without training afterwards, measured on {examples} as those that order them. "
+        "A band reaches from the best random order to the worst."
     )
     return Section("How many heads can go", "", (Picture(plot, caption),))
 

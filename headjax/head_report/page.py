@@ -11,12 +11,12 @@ import numpy as np
 
 from headjax.core import numbers
 from headjax.head_report.answer import Answer, allowed, interval, is_share, largest, too_few
-from headjax.head_report.curves import WORDS, CurveConfig, CurvePoint
-from headjax.head_report.study import HeadStudy
+from headjax.head_report.study import WORDS, CurveConfig, CurvePoint, HeadStudy
 from headjax.head_report.views import unit_of_changes
 from headjax.heads.head_id import Values
 from headjax.heads.statistics import ROLES
-from headjax.plots import pruning_curves, score_map
+from headjax.plots import score_map
+from headjax.report.curves import pruning_curves
 from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table
 from headjax.version import __version__
@@ -49,8 +49,8 @@ def write_report(study: HeadStudy, best: Answer, path: str | Path) -> Path:
         if name in study.curves and not too_few(study):
             point = largest(study, name)
             words = CurveConfig.parse(name).words
-            told = "" if point is None else interval(study, point.change)
-            facts[f"of the heads can go by {words} at {allowed(study)}, {task.count():,} examples{told}"] = (
+            interval_text = "" if point is None else interval(study, point.change)
+            facts[f"of the heads can go by {words} at {allowed(study)}, {task.count():,} examples{interval_text}"] = (
                 numbers.percent(0.0 if point is None else point.fraction)
             )
     sections = (_pruning(study, best), _maps(study), _roles(study), _attention(study))
@@ -76,8 +76,8 @@ def _ends(values: Values) -> str:
     ordered = sorted((head for head in values if np.isfinite(values[head])), key=lambda head: values[head])
     if not ordered:
         return ""
-    told = [f"`{head}` ({numbers.significant(values[head])})" for head in (ordered[-1], ordered[0])]
-    return f"Highest in {told[0]}, lowest in {told[1]}."
+    named = [f"`{head}` ({numbers.significant(values[head])})" for head in (ordered[-1], ordered[0])]
+    return f"Highest in {named[0]}, lowest in {named[1]}."
 
 
 def _maps(study: HeadStudy) -> Section:
@@ -149,8 +149,8 @@ def curve_table(study: HeadStudy) -> Table:
 
 
 def _roles(study: HeadStudy) -> Section:
-    named = {head: found for head, found in study.roles.items() if found.role is not None}
-    counts = ", ".join(f"{sum(found.role == role for found in named.values())} {role}" for role in ROLES)
+    named = {head: role_of for head, role_of in study.roles.items() if role_of.role is not None}
+    counts = ", ".join(f"{sum(role_of.role == role for role_of in named.values())} {role}" for role in ROLES)
     text = (
         f"Heads whose largest weight is on one relative position in at least 90 % of cases: {counts}; "
         f"{len(study.roles) - len(named)} of {len(study.roles)} have no such role (Voita et al. 2019, section 5.1)."

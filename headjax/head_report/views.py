@@ -57,13 +57,13 @@ def views(model: Model, batch: Batch) -> list[View]:
     fitting = MOST_BYTES // max(len(heads) * MOST_TOKENS**2, 1)
     count = max(min(MOST_EXAMPLES, fitting, len(next(iter(batch.values())))), 1)
     examples = {name: np.asarray(array)[:count] for name, array in batch.items()}
-    found = model(examples, attention=True, compute=Compute(attention="einsum")).attention or {}
-    shown = [_stacks(model, examples, found, number) for number in range(count)]
+    attention = model(examples, attention=True, compute=Compute(attention="einsum")).attention or {}
+    shown = [_stacks(model, examples, attention, number) for number in range(count)]
     changes = _predictions(model, examples)
     return [{"stacks": stacks, **changes[number]} for number, stacks in enumerate(shown)]
 
 
-def _stacks(model: Model, examples: Batch, found: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _stacks(model: Model, examples: Batch, attention: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Return the attention of all heads on one example, by head stack."""
     tokens = _tokens(model, {name: array[number] for name, array in examples.items()})
     stacks: dict[str, Any] = {}
@@ -71,7 +71,7 @@ def _stacks(model: Model, examples: Batch, found: Mapping[str, Any], number: int
         heads = [head for head in all_heads(model.config) if head.stack == stack]
         if not heads:
             continue
-        rows = np.stack([found[stack][head.layer][number, position(model.config, head)] for head in heads])
+        rows = np.stack([attention[stack][head.layer][number, position(model.config, head)] for head in heads])
         queries, keys = (
             (tokens.get(side) or tuple(map(str, range(size))))[:MOST_TOKENS]
             for side, size in zip(_sides(stack, model), rows.shape[1:], strict=True)
@@ -123,9 +123,9 @@ def _predictions(model: Model, examples: Batch) -> list[dict[str, Any]]:
     arrays = device_batch(config, examples)
 
     def predicted(heads: Sequence[HeadId]) -> list[Predictions]:
-        found = predict(gated(model, dict.fromkeys(heads, 0.0)), arrays)
-        rows = range(len(found.values))
-        return [Predictions(found.values[row : row + 1], found.weight[row : row + 1]) for row in rows]
+        predictions = predict(gated(model, dict.fromkeys(heads, 0.0)), arrays)
+        rows = range(len(predictions.values))
+        return [Predictions(predictions.values[row : row + 1], predictions.weight[row : row + 1]) for row in rows]
 
     whole = predicted(())
     shown: list[dict[str, Any]] = [{"whole": _text(model, one), "without": {}} for one in whole]
@@ -137,9 +137,9 @@ def _predictions(model: Model, examples: Batch) -> list[dict[str, Any]]:
     return shown
 
 
-def _text(model: Model, found: Predictions) -> str:
+def _text(model: Model, predictions: Predictions) -> str:
     """Return a prediction in words: a class, a number or a token; nothing of embeddings, spans and tags."""
-    values, config = np.asarray(found.values[0], np.float64), model.config
+    values, config = np.asarray(predictions.values[0], np.float64), model.config
     output, names = getattr(config, "task", None), names_or_numbers(config)
     if isinstance(output, Regression):
         return ", ".join(f"{value:.3g}" for value in values.ravel())
@@ -147,7 +147,7 @@ def _text(model: Model, found: Predictions) -> str:
         return _most_likely(values, names)
     if names or values.ndim == 1 or isinstance(output, Span | SentenceSimilarity):
         return ""
-    last = values[np.flatnonzero(np.asarray(found.weight[0]))[-1]]  # [vocabulary]
+    last = values[np.flatnonzero(np.asarray(predictions.weight[0]))[-1]]  # [vocabulary]
     best = int(last.argmax())
     return f"{_most_likely(last, {best: _written(model, best)})} at the last token"
 

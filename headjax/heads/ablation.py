@@ -19,7 +19,7 @@ from headjax.core.progress import Update
 from headjax.core.timing import one_behind
 from headjax.heads.discovery import sites_within
 from headjax.heads.head_id import HeadId
-from headjax.heads.missed import checked
+from headjax.heads.loss_checks import checked
 from headjax.heads.program import (
     Applied,
     Loss,
@@ -105,12 +105,10 @@ def ablate(
         (2, 2)
 
     Args:
-        model, batches, loss, gates, compute, strict: As for `score_heads`. On the walk a loss calls the model once,
-            with the batch.
-        mode: Heads to remove: the head itself, all others of its layer, or all that read its KV head. With
-            `all-but-one` the gate of the head that is kept is 1, whatever `gates` say.
-        metrics: Metrics besides the loss, by name: functions of the model and the batch that return one value per
-            example, higher for better.
+        model, batches, loss, gates, compute, strict: As for `score_heads`. On the walk a loss calls the model once.
+        mode: Heads to remove: the head itself, all others of its layer (whose gate is then 1, whatever `gates` say), or
+            all that read its KV head.
+        metrics: Metrics besides the loss: functions of the model and a batch that return one value per example.
         heads: Heads to ablate; None is all.
         progress: Called after every batch with the number of batches done.
 
@@ -127,21 +125,15 @@ def ablate(
     at = filled(program.sites, gates)
     variants = {head: _changed(*known[head], at, mode) for head in chosen}
     walk = _walk_of(model, program, state)
-    baseline: list[Measured] = []
-    ablated: dict[HeadId, list[Measured]] = {head: [] for head in chosen}
+    baseline, ablated = list[Measured](), {head: list[Measured]() for head in chosen}
     for number, batch in enumerate(checked(program, state, batches, strict)):
         whole = require_finite(fetch(measure(program, state, at, batch)), "the model", number)
         baseline.append(whole)
-        found: Iterable[tuple[HeadId, Measured]] = (
-            (head, measure(program, state, row.of(at), batch)) for head, row in variants.items()
-        )
-        if walk is not None:
-            states = walk.states(at, batch)
-            if number == 0 and not walk.agrees(whole, states[-1], batch):
-                walk = None
-            else:
-                found = walk.ablations(states, at, variants, batch)
-        for head, measured in one_behind(found):
+        states = walk.states(at, batch) if walk else []
+        if walk and number == 0 and not walk.agrees(whole, states[-1], batch):
+            walk = None
+        passes = ((head, measure(program, state, row.of(at), batch)) for head, row in variants.items())
+        for head, measured in one_behind(walk.ablations(states, at, variants, batch) if walk else passes):
             ablated[head].append(require_finite(fetch(measured), f"the ablation of {head}", number))
         if progress is not None:
             progress(number + 1, {})
@@ -254,8 +246,8 @@ class _Walk:
         leaves, tree = jax.tree.flatten(last)
         finish = functools.partial(_values, self.program, tree)
         calls = calls_in(jax.make_jaxpr(finish)(self.state, leaves, batch).jaxpr)
-        found = fetch(self._finish(leaves, tree, (False,) * len(leaves), batch))
-        same = (np.allclose(whole.values[name], found.values[name], rtol=1e-3, atol=1e-4) for name in whole.values)
+        by_walk = fetch(self._finish(leaves, tree, (False,) * len(leaves), batch))
+        same = (np.allclose(whole.values[name], by_walk.values[name], rtol=1e-3, atol=1e-4) for name in whole.values)
         return not calls and all(same)
 
     def ablations(
@@ -272,8 +264,8 @@ class _Walk:
                 for start in range(0, len(heads), size):
                     own = heads[start : start + size]
                     rows = [variants[head].row for head in own + own[-1:] * (size - len(own))]
-                    given = block.at(at) | {path: jnp.asarray(np.stack(rows))}
-                    measured = self._from(number, given, path, states, at, batch)
+                    row_gates = block.at(at) | {path: jnp.asarray(np.stack(rows))}
+                    measured = self._from(number, row_gates, path, states, at, batch)
                     yield from ((head, jax.tree.map(lambda x, i=i: x[i], measured)) for i, head in enumerate(own))
 
     def states(self, at: Gates, batch: Any) -> list[Any]:
@@ -283,7 +275,7 @@ class _Walk:
             states.append(shared(states[-1], _step(block.program, block.state, block.at(at), states[-1])))
         return states
 
-    def _from(self, number: int, given: Gates, path: str, states: list[Any], at: Gates, batch: Any) -> Measured:
+    def _from(self, number: int, row_gates: Gates, path: str, states: list[Any], at: Gates, batch: Any) -> Measured:
         """Return the values with many gates of a site of one block, computed from there on."""
         leaves, ablated = jax.tree.leaves(states[number]), path
         many = (False,) * len(leaves)
@@ -291,7 +283,7 @@ class _Walk:
             known = dict(zip(map(id, jax.tree.leaves(before)), many, strict=True))
             following, tree = jax.tree.leaves(after), jax.tree.structure(before)
             differs = tuple(known.get(id(leaf), True) for leaf in following)
-            gates = given if ablated else block.at(at)
+            gates = row_gates if ablated else block.at(at)
             fresh = iter(_steps(block.program, tree, ablated, many, differs, block.state, gates, leaves))
             leaves = [next(fresh) if own else leaf for leaf, own in zip(following, differs, strict=True)]
             many, ablated = differs, ""
@@ -338,8 +330,8 @@ def _steps(
     """Return the arrays behind a block that differ between ablations of the site at `ablated`, as `many` before do."""
 
     def one(leaves: list[Any], gates: Gates) -> list[Any]:
-        found = jax.tree.leaves(_stepped(program, state, gates, jax.tree.unflatten(tree, leaves)))
-        return [leaf for leaf, own in zip(found, differs, strict=True) if own]
+        leaves_after = jax.tree.leaves(_stepped(program, state, gates, jax.tree.unflatten(tree, leaves)))
+        return [leaf for leaf, own in zip(leaves_after, differs, strict=True) if own]
 
     axes = [0 if own else None for own in many], {path: 0 if path == ablated else None for path in gates}
     return jax.vmap(one, in_axes=axes)(leaves, gates)

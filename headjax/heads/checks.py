@@ -174,11 +174,11 @@ def _same(
         for axis, kinds in [every[path]]
     }
     gated, silent = (_masked(site, drawn, site.rows, row, kept[1]) for row in (kept[0], np.zeros_like(kept[0])))
-    found, expected, nothing = (
+    pruned_output, expected, nothing = (
         call.output(_holding(module, site, arrays))
         for module, arrays in ((pruned, less), (layer, drawn | gated), (layer, drawn | silent))
     )
-    return _close(found - nothing, expected - nothing, rounding)
+    return _close(pruned_output - nothing, expected - nothing, rounding)
 
 
 def _reason(layer: Any, pruned: Any, site: AttentionSite, drawn: Arrays, kept: Kept, rounding: float) -> str:
@@ -201,8 +201,8 @@ def _has_values(kernel: Any) -> bool:
     return isinstance(kernel, jax.Array | np.ndarray) and not isinstance(kernel, jax.core.Tracer)
 
 
-def _close(found: np.ndarray, expected: np.ndarray, rounding: float) -> bool:
-    return bool(np.abs(found - expected).max() <= rounding * np.abs(expected).max())
+def _close(output: np.ndarray, expected: np.ndarray, rounding: float) -> bool:
+    return bool(np.abs(output - expected).max() <= rounding * np.abs(expected).max())
 
 
 def _rounding(module: nnx.Module, run: Callable[[Any], Any]) -> float:
@@ -236,14 +236,14 @@ Kept = tuple[np.ndarray, np.ndarray]
 
 def _drawn(layer: nnx.Module, site: AttentionSite) -> Arrays:
     """Return random weights for the parameters of a layer that hold heads."""
-    generator, found = np.random.default_rng(0), Arrays()
+    generator, weights = np.random.default_rng(0), Arrays()
     copy = _first(layer, site)
     deviation = parameter(copy, site.kernel).shape[-1] ** -0.5
     for path, _, _ in site.held():
         variable = at_path(copy, path)
         if isinstance(variable, nnx.Param) and jnp.issubdtype(variable[...].dtype, jnp.floating):
-            found[path] = generator.normal(0.0, deviation, variable[...].shape)
-    return found
+            weights[path] = generator.normal(0.0, deviation, variable[...].shape)
+    return weights
 
 
 def _masked(site: AttentionSite, arrays: Arrays, paths: Iterable[str], query: np.ndarray, key: np.ndarray) -> Arrays:
@@ -310,19 +310,19 @@ def _usual_arguments(names: Iterable[str], tokens: int) -> Iterator[dict[str, An
     yield fixed
     if masks or positions:
         for front, batch in itertools.product(((1, 1), (1,), ()), ((1,), ())):
-            found = dict.fromkeys(masks, causal.reshape(*front, tokens, tokens))
-            yield fixed | dict.fromkeys(positions, counted.reshape(*batch, tokens)) | found
+            named = dict.fromkeys(masks, causal.reshape(*front, tokens, tokens))
+            yield fixed | dict.fromkeys(positions, counted.reshape(*batch, tokens)) | named
 
 
 def _output(results: Any, inputs: jax.Array) -> np.ndarray:
     """Return the result of a layer that has the shape of its inputs."""
     shaped = (result for result in jax.tree.leaves(results) if result.shape == inputs.shape)
-    found = next((np.asarray(result, np.float64) for result in shaped), None)
-    if found is None:
+    output = next((np.asarray(result, np.float64) for result in shaped), None)
+    if output is None:
         raise TypeError("none of its results has the shape of its inputs")
-    if not np.isfinite(found).all():
+    if not np.isfinite(output).all():
         raise FloatingPointError("its results are not finite")
-    return found
+    return output
 
 
 def _first_line(error: Exception) -> str:

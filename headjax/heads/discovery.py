@@ -16,17 +16,8 @@ from headjax.core.modules import declared
 from headjax.core.tensors import flatten
 from headjax.heads.checks import check_alone, check_arrays, check_projection, layers_in_front
 from headjax.heads.site import HEAD_IDS, ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
+from headjax.heads.sizes import CONFIGS, ENDS, HEADS, KV_HEADS
 from headjax.nn.module import AttentionModule, NoHeadsAttention
-
-HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_head", "heads")
-KV_HEADS = ("num_kv_heads", "num_key_value_heads", "n_kv_heads", "kv_heads")
-"""Names by which attention layers say how many query heads and KV heads they have."""
-
-CONFIGS = ("config", "cfg")
-"""Names by which layers hold their configs."""
-
-ENDS = (("in_features", "out_features"), ("in_features_shape", "out_features_shape"))
-"""Names of the sizes of a projection, which together are the shape of its weight."""
 
 KERNELS = ("kernel", "w", "weight")
 """Names of a projection's weight."""
@@ -117,15 +108,17 @@ def attention_sites(model: nnx.Module, *, strict: bool = False) -> Sites:
             layer and says how to register its class.
     """
     sites = find_sites(model)
-    report_missed({path: type(at_path(model, path)).__qualname__ for path in not_recognised(model, sites)}, strict)
+    report_unrecognised(
+        {path: type(at_path(model, path)).__qualname__ for path in not_recognised(model, sites)}, strict
+    )
     return sites
 
 
 def sites_within(module: nnx.Module) -> Sites:
     """Return the sites of a module; there may be none."""
     name = getattr(module, "named_sites", None)
-    found = tuple(_found(module))
-    return tuple(sorted(found, key=lambda site: site.places[0]) if name is None else name(found))
+    sites = tuple(_found(module))
+    return tuple(sorted(sites, key=lambda site: site.places[0]) if name is None else name(sites))
 
 
 def find_sites(model: nnx.Module) -> Sites:
@@ -154,7 +147,7 @@ def not_recognised(model: nnx.Module, sites: Sites) -> Iterator[str]:
             yield path
 
 
-def report_missed(layers: Mapping[str, str], strict: bool, way: str = REGISTER) -> None:
+def report_unrecognised(layers: Mapping[str, str], strict: bool, way: str = REGISTER) -> None:
     """Warn of attention layers that are not recognised: paths, and what is known of them."""
     if not layers:
         return
@@ -251,9 +244,9 @@ class Projection(NamedTuple):
 
 def _by_projections(layer: nnx.Module) -> AttentionSite | None:
     """Return the site of a layer with a projection from heads and at least three to heads (queries, keys, values)."""
-    found = [one for name, child in vars(layer).items() if (one := _projection(name, child)) is not None]
-    outputs = [projection for projection in found if projection.inputs]
-    others = [projection for projection in found if not projection.inputs]
+    projections = [one for name, child in vars(layer).items() if (one := _projection(name, child)) is not None]
+    outputs = [projection for projection in projections if projection.inputs]
+    others = [projection for projection in projections if not projection.inputs]
     if len(outputs) != 1 or not others:
         return None
     output = outputs[0]
@@ -326,20 +319,20 @@ def _said(layer: Any, name: str) -> int | None:
 
 def _by_names(layer: nnx.Module) -> AttentionSite | None:
     """Return the site of a layer with flat kernels under usual names, and the number of its heads beside them."""
-    found = {kinds: one for kinds, names in FLAT.items() if (one := _flat(layer, kinds, names)) is not None}
-    form = next((form for form in FORMS if {*form, "o"} <= found.keys()), None)
+    by_kinds = {kinds: one for kinds, names in FLAT.items() if (one := _flat(layer, kinds, names)) is not None}
+    form = next((form for form in FORMS if {*form, "o"} <= by_kinds.keys()), None)
     holders = [layer, *(vars(layer)[name] for name in CONFIGS if name in vars(layer))]
     said = (_said(holder, name) for holder in holders for name in HEADS)
     heads = next((value for value in said if value), None)
     if form is None or heads is None:
         return None
-    rows, columns = found["o"].shape[0], sum(found[kinds].shape[-1] for kinds in form)
+    rows, columns = by_kinds["o"].shape[0], sum(by_kinds[kinds].shape[-1] for kinds in form)
     size = rows // heads
     kv_heads = (columns // max(size, 1) - heads) // 2
     if rows % heads or kv_heads < 1 or columns != (heads + 2 * kv_heads) * size:
         raise HeadjaxError(f"{heads} heads do not divide its kernels of {rows} rows and {columns} columns")
-    held = {found["o"].kernel: (-2, "q")} | {found[kinds].kernel: (-1, kinds) for kinds in form}
-    return _with_rest(layer, (heads, kv_heads, size), found["o"], held)
+    held = {by_kinds["o"].kernel: (-2, "q")} | {by_kinds[kinds].kernel: (-1, kinds) for kinds in form}
+    return _with_rest(layer, (heads, kv_heads, size), by_kinds["o"], held)
 
 
 def _flat(layer: nnx.Module, kinds: str, names: Sequence[str]) -> Projection | None:

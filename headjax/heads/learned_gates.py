@@ -26,7 +26,7 @@ from headjax.core.numbers import brief
 from headjax.core.progress import Update
 from headjax.core.timing import Losses
 from headjax.heads.head_id import HeadId
-from headjax.heads.missed import checked
+from headjax.heads.loss_checks import checked
 from headjax.heads.ordering import Order, by_score
 from headjax.heads.program import Applied, Loss, Program, compiled, prepare
 from headjax.heads.site import find_heads, ones, require_stacks, to_values
@@ -217,19 +217,19 @@ def learn_gates(
     distribution.check(len(find_heads(learned)))
     logits = {site.path: jnp.full(site.shape, distribution.initial) for site in learned}
     optimizer, key = optax.adam(learning_rate).init(logits), jax.random.key(seed)
-    found, arrays = Losses("learned gates", steps), checked(program, params, itertools.cycle(batches), strict)
+    losses_so_far, arrays = Losses("learned gates", steps), checked(program, params, itertools.cycle(batches), strict)
     for step, batch in zip(range(steps), arrays, strict=False):
         fraction = jnp.float32(step / max(steps - 1, 1))
         drawn = jax.random.fold_in(key, step)
         given = params, batch, logits, optimizer, drawn, fraction, learning_rate
         logits, optimizer, value = _step(program, distribution, *given)
-        found.add(value)
+        losses_so_far.add(value)
         if progress is not None:
-            progress(len(found.fetched), found.latest())
+            progress(len(losses_so_far.fetched), losses_so_far.latest())
     gates = distribution.final(logits)
     values, opened = (to_values(learned, arrays) for arrays in (logits, gates))
     removed = tuple(head for head in by_score(values) if opened[head] == 0.0)
-    return LearnedGates(ones(program.sites) | gates, removed, values, found.fetch())
+    return LearnedGates(ones(program.sites) | gates, removed, values, losses_so_far.fetch())
 
 
 @compiled("distribution")

@@ -169,19 +169,19 @@ def second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
     """Yield the second maps of the feed-forwards beside the attention layers, whose units are heads of size 1."""
     for site in sites:
         block = site.path.rpartition(".")[0]
-        found = {
+        modules = {
             ".".join(map(str, path)): module
             for path, module in nnx.iter_modules(at_path(model, block), graph=True)
             if path and path[-1] in SECOND_MAPS and isinstance(getattr(module, "kernel", None), nnx.Variable)
         }
         own = site.path.rpartition(".")[2]
-        places = [path for path in found if path.partition(".")[0] != own]
+        places = [path for path in modules if path.partition(".")[0] != own]
         if len(places) != 1:
             raise HeadjaxError(
                 f"feed_forward: beside {site.path} there are {len(places)} second maps of a feed-forward; looked for "
                 f"{', '.join(SECOND_MAPS)}"
             )
         holder, _, name = f"{block}.{places[0]}".strip(".").rpartition(".")
-        units = at_path(found[places[0]], "kernel")[...].shape[-2]
+        units = at_path(modules[places[0]], "kernel")[...].shape[-2]
         kinds: dict[str, Any] = {"output": name, "kernel": f"{name}.kernel", "query": ((f"{name}.kernel", -2),)}
         yield AttentionSite(heads=units, kv_heads=units, head_dim=1, path=holder, layers=site.layers, **kinds)

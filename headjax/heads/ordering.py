@@ -15,7 +15,7 @@ from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Amount, read_amount
 from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId, Values
-from headjax.heads.site import Sites, find_heads, require_heads
+from headjax.heads.site import Sites, find_heads
 from headjax.models.config import ModelConfig
 
 Order = tuple[HeadId, ...]
@@ -87,7 +87,7 @@ def fewer(went: int, count: int, left: Steps, none: str) -> str:
 def say_fewer(went: int, count: int, left: Steps, none: str) -> None:
     """Warn where fewer heads go than a share of all asks for."""
     if went < count:
-        warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=5)
+        warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=4)
 
 
 def requested_count(sites: Sites, request: str) -> int:
@@ -144,24 +144,15 @@ def group_removals(sites: Sites, order: Iterable[HeadId]) -> Steps:
     return removals(sites, flat(ranked), whole_groups=True)
 
 
-def part(sites: Sites, order: Iterable[HeadId | str], share: float) -> Order:
-    """Return the heads of an order that make up a share of all: whole groups, as many as fit."""
-    named = dict.fromkeys(require_heads(sites, order))
-    count = shared(share, len(find_heads(sites)))
-    gone, left = fitting(group_removals(sites, named), count)
-    say_fewer(len(gone), count, left, "the order names no others")
-    return gone
-
-
 def removals(sites: Sites, order: Order, *, whole_groups: bool = False) -> Steps:
     """Return an order as removals of heads or whole groups, with those of shared layers at the mean of their places."""
     homes = {head: (*home, group if whole_groups else head.head) for head, group, home in grouped_heads(sites)}
-    found: dict[Any, list[HeadId]] = {}
+    together: dict[Any, list[HeadId]] = {}
     places: dict[Any, dict[int, int]] = {}
     for place, head in enumerate(order):
-        found.setdefault(homes[head], []).append(head)
+        together.setdefault(homes[head], []).append(head)
         places.setdefault(homes[head], {}).setdefault(head.layer, place)
-    return tuple(tuple(found[home]) for home in sorted(found, key=lambda home: fmean(places[home].values())))
+    return tuple(tuple(together[home]) for home in sorted(together, key=lambda home: fmean(places[home].values())))
 
 
 def uniform_steps(sites: Sites, config: ModelConfig, order: Order, *, whole_groups: bool = False) -> Steps:
@@ -206,10 +197,10 @@ def _common_shape(layers: Mapping[Place, Sequence[Order]]) -> tuple[int, int]:
     """Return the number of groups of every layer and their size; raise `HeadjaxError` where layers differ."""
     shapes = {tuple(map(len, groups)): f"{stack}/{layer}" for (stack, layer), groups in layers.items()}
     if len(shapes) != 1 or len({size for sizes in shapes for size in sizes}) != 1:
-        found = [f"{place} has groups of {', '.join(map(str, sizes))} heads" for sizes, place in shapes.items()]
+        described = [f"{place} has groups of {', '.join(map(str, sizes))} heads" for sizes, place in shapes.items()]
         raise HeadjaxError(
             "uniform: it takes layers with equal numbers of equal groups, of the head stacks that --stacks names; "
-            f"{'; '.join(found) or 'the model has no heads left'}"
+            f"{'; '.join(described) or 'the model has no heads left'}"
         )
     (sizes,) = shapes
     return len(sizes), sizes[0]
@@ -217,9 +208,9 @@ def _common_shape(layers: Mapping[Place, Sequence[Order]]) -> tuple[int, int]:
 
 def _together(config: ModelConfig, layers: Iterable[Place]) -> Iterator[list[Place]]:
     """Yield the layers that lose the same heads: alone, or with those that share parameters or a position bias."""
-    found: dict[tuple[Any, ...], list[Place]] = {}
+    together: dict[tuple[Any, ...], list[Place]] = {}
     for stack, layer in layers:
         site = config.site(stack, layer)
         biased = site.slot == "attention" and config.stacks()[site.stack].position_bias is not None
-        found.setdefault((stack, site.attention.ids if biased else site.tied[0]), []).append((stack, layer))
-    yield from found.values()
+        together.setdefault((stack, site.attention.ids if biased else site.tied[0]), []).append((stack, layer))
+    yield from together.values()

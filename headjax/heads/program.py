@@ -40,13 +40,13 @@ class Losses(NamedTuple):
     targets: jax.Array
 
     @classmethod
-    def of(cls, found: Any) -> Losses:
+    def of(cls, returned: Any) -> Losses:
         """Return what a `Loss` returned; an example without a number of targets has one."""
-        total = getattr(found, "total", found)
+        total = getattr(returned, "total", returned)
         if not isinstance(total, jax.Array | np.ndarray | np.generic | int | float):
             raise HeadjaxError(f"loss: expected the loss of every example, or one number, got {type(total).__name__}")
         total = jnp.asarray(total, jnp.float32)
-        return cls(total, jnp.asarray(getattr(found, "weight", jnp.ones_like(total)), jnp.float32))
+        return cls(total, jnp.asarray(getattr(returned, "weight", jnp.ones_like(total)), jnp.float32))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -321,14 +321,14 @@ def measure(program: Program, state: Any, gates: Gates, batch: Any) -> Measured:
 
 def mean_loss(program: Program, state: Any, gates: Gates, batches: Iterable[Any]) -> float:
     """Return the mean loss of a target at these gates."""
-    found = [
+    measured = [
         require_finite(fetch(measure(program, state, gates, program.read(batch))), "the model", number)
         for number, batch in enumerate(batches)
     ]
-    if not found:
+    if not measured:
         raise DataError("batches: there is no example to take the loss of")
-    total = sum(float(each.values["loss"].sum(dtype=np.float64)) for each in found)
-    return total / sum(float(each.targets.sum(dtype=np.float64)) for each in found)
+    total = sum(float(each.values["loss"].sum(dtype=np.float64)) for each in measured)
+    return total / sum(float(each.targets.sum(dtype=np.float64)) for each in measured)
 
 
 def require_finite(measured: Measured, what: str, batch: int) -> Measured:

@@ -20,10 +20,9 @@ from jax.sharding import PartitionSpec
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Params
 from headjax.heads.agreement import count_examples
-from headjax.heads.coupling import compare_examples
 from headjax.heads.head_id import HeadId
+from headjax.heads.loss_checks import checked, compare_examples
 from headjax.heads.maps import BlockMap, OutputMap, add_to, bias_of, matrix_of, on_devices_of, second_maps
-from headjax.heads.missed import checked
 from headjax.heads.program import Loss, Program, compiled, examples_in, mean_loss, prepare
 from headjax.heads.refit import Change, RefitSums
 from headjax.heads.sensitivity import prices
@@ -115,8 +114,8 @@ class BlockReader:
             places: tuple((HEAD_STACKS[stack][0], number, HEAD_STACKS[stack][1]) for stack, number in places)
             for places in changes
         }
-        found = prices(self._model, batches, {spots[places]: own for places, own in changes.items()}, self._compute)
-        yield from (found[each] for each in spots.values())
+        by_spots = prices(self._model, batches, {spots[places]: own for places, own in changes.items()}, self._compute)
+        yield from (by_spots[each] for each in spots.values())
 
 
 def _params_with(model: Model, placed: Params, changed: Mapping[tuple[str, int], Mapping[str, jax.Array]]) -> Params:
@@ -310,8 +309,8 @@ def contexts_of(program: Program, state: Any, batch: Any) -> dict[str, jax.Array
     def loss(reads: dict[str, jax.Array]) -> jax.Array:
         return program.value(state, ones(program.sites), batch, reads=reads, read=_read).total.sum()
 
-    found: dict[str, jax.Array] = jax.grad(loss)(reads)
-    return found
+    contexts: dict[str, jax.Array] = jax.grad(loss)(reads)
+    return contexts
 
 
 def _read(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Array:

@@ -1,4 +1,13 @@
-"""Reconstruct a model without some heads: output projections refitted by least squares, without training."""
+"""Reconstruct a model without some heads: output projections refitted by least squares, without training.
+
+Layers are solved in order, each with the contexts of the pruned model, whose earlier layers are already repaired. Where
+the model offers the walk and its blocks show their sub-layers, as headjax's models do, the target of a sub-layer makes
+up for these errors, too: it is f' + (a / b') (x' - x), with the unpruned model's output f' and the lead of its residual
+stream x' over the pruned model's x, where the stream becomes a x + b' f (K-prune, arXiv 2308.03449, does so in every
+sub-layer). Layers that share their parameters (ALBERT) are solved once, from the sums over all of them, without x' - x.
+Of any other model, and with a loss, only a layer's own inputs and outputs are known: the target is f', and positions
+that cannot change the loss do not count. Maps without a bias get none.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +30,7 @@ from headjax.heads.pruning import part_of, prune
 from headjax.heads.readers import BlockReader, SiteReader, reader_for
 from headjax.heads.refit import RIDGES, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.site import find_heads, require_heads, with_tied
-from headjax.heads.units import Place, prune_units, units_to_remove
+from headjax.heads.surgery import Place, prune_units, units_to_remove
 from headjax.nn.state import Compute
 
 
@@ -76,7 +85,7 @@ class Reconstruction(NamedTuple):
         pruned = prune(self.repaired, self.removed)
         return prune_units(pruned, self.units) if self.units else pruned
 
-    def told(self) -> Any:
+    def with_history(self) -> Any:
         """Return the repaired model, the repair in its history where it has one; warn of too few tokens."""
         _warn_of_unknowns(self.layers)
         if not hasattr(self.repaired, "with_entry"):
@@ -102,20 +111,14 @@ def reconstruct(
 ) -> Reconstruction:
     """Refit the output projections of a model so that it computes without these heads as it did with them.
 
-    Going through the layers in order, W_O and b_O of the kept heads minimise over the calibration tokens
+    W_O and b_O of the kept heads minimise over the calibration tokens
 
         || C W + b - T ||^2 + ridge || W - W_O ||^2
 
-    C are the kept heads' contexts in the pruned model, whose earlier layers are already repaired. Where the model
-    offers the walk and its blocks show their sub-layers, as headjax's models do, T is f' + (a / b') (x' - x): the
-    unpruned model's attention output f', and the lead of its residual stream x' over the pruned model's x, where the
-    stream becomes a x + b' f (K-prune, arXiv 2308.03449, does so in every sub-layer). Of any other model, and with a
-    loss, only the layer's own inputs and outputs are known, and T is f'; positions that cannot change the loss do not
-    count then. Maps without a bias get none. The ridge is chosen on held-out halves of the examples, and a repair is
-    kept only if it lowers the error there.
-
-    Layers that share their parameters (ALBERT) are solved once, from the sums over all of them, without x' - x. Under
-    a mesh set with `jax.set_mesh` the examples of a walk's batches are spread over the batch axes.
+    C are the kept heads' contexts in the pruned model, T is the output of the unpruned one, corrected for the errors of
+    earlier layers where they are known (`headjax.heads.reconstruct`). The ridge is chosen on held-out halves of the
+    examples, and a repair is kept only if it lowers the error there. Under a mesh set with `jax.set_mesh` the examples
+    of a walk's batches are spread over the batch axes.
 
         >>> model = headjax.demo_model()
         >>> batches = list(headjax.load_task("LICENSE", model, length=64).batches(4))
@@ -127,42 +130,40 @@ def reconstruct(
         model: Model with all heads.
         batches: Calibration examples. On the walk they need no labels.
         removed, share: Heads to remove, as for `prune`.
-        loss: Function of the model and a batch, as for `score_heads`. None takes the walk where the model offers it,
-            else the model's own loss.
+        loss: As for `score_heads`. None takes the walk where the model offers it, else the model's own loss.
         feed_forward: Whether to refit the FFN down-projections, too.
-        units: On the walk, share of the units to remove from every feed-forward, at least 0 and below 1: those whose
-            removal costs least once the others have been refitted (`headjax.heads.refit.least_needed`). Every layer
-            loses the same number. Or a number for some by (stack, layer).
+        units: On the walk, share of the units to remove from every feed-forward, below 1, or numbers by (stack, layer):
+            those whose removal costs least once the others have been refitted (`headjax.heads.refit.least_needed`).
         converted: On the walk, the model to repair, a conversion of `model` with as many layers and heads.
-        skipped: On the walk, whole layers that the repaired model is computed without, by (stack, layer). They stay in
-            it as they are (`headjax.heads.surgery.remove_layers` removes them).
+        skipped: On the walk, layers that the repaired model is computed without, by (stack, layer). They stay in it.
         ridges: Ridges to choose from, see `headjax.heads.refit.refit`.
         compute: How to compute; without a loss of yours.
         progress: Called after every solved map with the number of maps done.
 
     Raises:
-        HeadjaxError: A head does not exist, all heads go, the model's code cannot hold what would be left (nothing is
-            solved then), a layer has no output projection that can be solved, sums are not finite, or an option needs
-            the walk.
+        HeadjaxError: A head does not exist, all heads go, the model's code cannot hold what would be left, a layer has
+            no output projection to solve, sums are not finite, or an option needs the walk.
         DataError: There are no batches, fewer than two examples, or no tokens.
         ConfigError: A batch does not divide over the mesh.
     """
-    batches = list(batches)
-    if not batches:
-        raise DataError("batches: there is no example to calibrate on")
     gone = tuple(removed if share is None else part_of(model, removed, share))
-    reader = reader_for(model, loss)
-    options: dict[str, Any] = {"converted": converted, "skipped": skipped}
-    if not reader.by_blocks:
-        for name, option in {"units": units, **options}.items():
-            if option:
-                raise HeadjaxError(f"{name}: needs a model that offers the walk (headjax.models.walk), and no loss")
-        options = {"loss": loss}
+    kind, options = _reader_for(model, loss, {"units": units, "converted": converted, "skipped": skipped})
     options |= {"compute": compute, "feed_forward": feed_forward, "units": units}
-    found: Reconstruction = reader.on_mesh(_reconstructed)(
-        reader, model, batches, gone, ridges=ridges, progress=progress, **options
+    result: Reconstruction = kind.on_mesh(_reconstructed)(
+        kind, model, list(batches), gone, ridges=ridges, progress=progress, **options
     )
-    return found._replace(repaired=found.told())
+    return result._replace(repaired=result.with_history())
+
+
+def _reader_for(model: nnx.Module, loss: Loss | None, of_walk: dict[str, Any]) -> tuple[type[Any], dict[str, Any]]:
+    """Return how a model is read, with its options; refuse options of the walk for a model that offers none."""
+    kind = reader_for(model, loss)
+    if kind.by_blocks:
+        return kind, of_walk
+    for name, option in of_walk.items():
+        if option:
+            raise HeadjaxError(f"{name}: needs a model that offers the walk (headjax.models.walk), and no loss")
+    return kind, {"loss": loss}
 
 
 def _reconstructed(
@@ -177,6 +178,8 @@ def _reconstructed(
     progress: Update | None,
     **options: Any,
 ) -> Reconstruction:
+    if not batches:
+        raise DataError("batches: there is no example to calibrate on")
     sites, lost = find_sites(model), _units_lost(options.get("converted") or model, units)
     gone = tuple(sorted(with_tied(sites, require_heads(sites, removed))))
     if gone and len(gone) == len(find_heads(sites)):
@@ -230,10 +233,10 @@ def _repair(
     each: OutputMap, kept: np.ndarray, sums: RefitSums, scale: np.ndarray, ridges: Sequence[float]
 ) -> LayerRepair:
     """Solve a map, change it where that helps, and say how well it did."""
-    found = refit(sums, kept, bias=each.biased, scale=scale, ridges=ridges)
-    if found.helps:
-        each.add(found.change)
-    return LayerRepair(each.title, sums.tokens, found.unknowns, found.ridge, found.held_out, found.helps)
+    solved = refit(sums, kept, bias=each.biased, scale=scale, ridges=ridges)
+    if solved.helps:
+        each.add(solved.change)
+    return LayerRepair(each.title, sums.tokens, solved.unknowns, solved.ridge, solved.held_out, solved.helps)
 
 
 def _units_lost(model: Any, units: float | Mapping[Place, int]) -> dict[Place, int]:

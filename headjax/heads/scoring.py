@@ -17,7 +17,7 @@ from headjax.core.fields import unknown_name
 from headjax.core.numbers import brief
 from headjax.core.progress import Update
 from headjax.heads.head_id import HeadId, Values
-from headjax.heads.missed import checked
+from headjax.heads.loss_checks import checked
 from headjax.heads.program import Applied, Loss, Losses, Program, compiled, each_example, prepare
 from headjax.heads.seam import Notes
 from headjax.heads.site import AttentionSite, Gates, Sites, filled, to_values
@@ -89,11 +89,9 @@ def score_heads(
 
     The loss L(x) of an example is what `loss` returns for it. A model that has a method `loss(batch)` brings its own;
     that of headjax's models is the sum of the targets' negative log-likelihoods, so that -L(x) is the log-likelihood
-    of the example, as Fisher information needs. Examples without a target do not count.
-
-    Every `nnx.Module` is scored in evaluation mode, and stays as it is. Importance, importance_token and fisher need
-    gradients alone. The statistics (`headjax.heads.statistics.STATISTICS`) need the probabilities that layers of
-    headjax show; with them padding is what the batch says, elsewhere what cannot change the loss.
+    of the example, as Fisher information needs. Examples without a target do not count. The model is scored in
+    evaluation mode. The statistics need the probabilities that layers of headjax show; with them padding is what the
+    batch says, elsewhere what cannot change the loss.
 
         >>> model = headjax.demo_model()
         >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
@@ -103,26 +101,23 @@ def score_heads(
         (32, 'decoder/1/6')
 
     Args:
-        model: Model to score. A function of a tree of arrays (Linen, Equinox) is `(apply, params, sites)`, with the
-            path of W_O in the tree and the axis of its heads for each site, `{"layer_0": ("layer_0/out/kernel", 0)}`,
-            and the number of heads where the axis holds `heads * head_dim` entries, `("attn/weight", 1, 12)`;
-            loss gets `apply` with the tree filled in for its model. There dL/dxi_h = <dL/dW_O^h, W_O^h>, which takes
-            memory for a gradient of W_O for every example of a batch.
-        batches: Examples: arrays by Hugging Face's names with labels; for your loss, trees of arrays whose first axis
-            is that of the examples.
+        model: Any `nnx.Module`, or a function of a tree of arrays (Linen, Equinox) as `(apply, params, sites)`, with
+            the path of W_O in the tree and the axis of its heads for each site, `{"layer_0": ("layer_0/out/kernel",
+            0)}`, and the number of heads where the axis holds `heads * head_dim` entries; loss gets the applied tree.
+        batches: Arrays by Hugging Face's names with labels; for your loss, trees of arrays, examples first.
         loss: Function of a model and a batch that returns the losses of the examples, `[batch]`. If it returns one
             number, which must be the sum or mean of those of its examples alone, it is taken on batches of one example
-            each. None is the model's own, `model.loss(batch)`. What Python reads in it is read anew in every call.
+            each. None is the model's own. What Python reads in it is read anew in every call.
         gates: Gates at which to score, by the path of the site, of its `shape`. None is all ones.
-        statistics: Names of the statistics to take; None is all where the model shows probabilities.
+        statistics: Names in `headjax.heads.statistics.STATISTICS`; None is all where the model shows probabilities.
         compute: Precision and kernels of a headjax model's own loss.
         strict: Whether attention that the loss computes and that no site holds is an error; else a warning names it.
         progress: Called after every batch with the number of batches done.
 
     Raises:
         DataError: There are no examples, or none has a target.
-        HeadjaxError: A loss compares the examples of a batch, a score is not finite, a statistic does not exist or
-            cannot be taken of this model, the model has no attention layer (`attention_sites`), or there is no loss.
+        HeadjaxError: A loss compares the examples of a batch, a score is not finite, a statistic cannot be taken of
+            this model, it has no attention layer (`attention_sites`), or there is no loss.
     """
     started = time.perf_counter()
     program, state = prepare(model, loss, compute)
@@ -141,17 +136,17 @@ def score_heads(
     return Scores(values, float(total.loss / total.targets), int(total.examples), seconds)
 
 
-def _statistics(program: Program, asked: Sequence[str] | None) -> tuple[str, ...]:
+def _statistics(program: Program, names: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of the statistics to take."""
     others = [site.path for site in program.sites if site.path not in program.shown]
-    if asked is None:
+    if names is None:
         return () if others else tuple(STATISTICS)
-    for name in asked:
+    for name in names:
         if name not in STATISTICS:
             raise HeadjaxError(f"statistics: {unknown_name('statistic', name, STATISTICS)}")
-    if asked and others:
-        raise HeadjaxError(f"statistics: {asked[0]} needs probabilities, which {others[0]} does not show; pass ()")
-    return tuple(asked)
+    if names and others:
+        raise HeadjaxError(f"statistics: {names[0]} needs probabilities, which {others[0]} does not show; pass ()")
+    return tuple(names)
 
 
 def _require_finite(sites: Sites, heads: Mapping[str, Gates], batch: int) -> None:
@@ -216,23 +211,23 @@ class _Sums(NamedTuple):
 @compiled("statistics")
 def batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates: Gates, batch: Any) -> _Sums:
     """Return the sums of every score over one batch."""
-    found = _derivatives(program, statistics, state, gates, batch)
-    losses, present = found.losses, (found.losses.targets > 0).astype(jnp.float32)
+    derivatives = _derivatives(program, statistics, state, gates, batch)
+    losses, present = derivatives.losses, (derivatives.losses.targets > 0).astype(jnp.float32)
     heads: dict[str, dict[str, Any]] = {}
     counted = {}
     for site in program.sites:
-        by_position = found.gradient[site.path]
+        by_position = derivatives.gradient[site.path]
         by_example = by_position.sum(axis=-2)
         sums = {
             "importance": jnp.abs(by_example).sum(axis=0),
             "fisher": jnp.square(by_example).sum(axis=0),
         }
-        if found.positions:
+        if derivatives.positions:
             sums["importance_token"] = jnp.abs(by_position).sum(axis=(0, -2))
         every = jnp.full(site.shape, present.sum() * by_position.shape[-2], jnp.float32)
-        counted[site.path] = found.counted.get(site.path, every)
-        if site.path in found.notes:
-            noted = found.notes[site.path]
+        counted[site.path] = derivatives.counted.get(site.path, every)
+        if site.path in derivatives.notes:
+            noted = derivatives.notes[site.path]
             # Products and sums, as a contraction over examples along explicit axes would have to name its placement.
             used = jnp.expand_dims(present, range(noted.queries.ndim - 1))  # [layers?, batch]
             counted[site.path] = jnp.broadcast_to((noted.queries * used).sum(axis=-1, keepdims=True), site.shape)

@@ -105,12 +105,12 @@ def _gated_class(cls: Any) -> Any:
         if notes is not None and statistics:
             observe = functools.partial(_note, statistics, notes.sums[...], call.mask, call.queries)
             call = call._replace(observe=observe)
-        found = cls.attend(self, inputs, key_values, call)
-        contexts = found.context  # [batch, query, heads, value_dim]
+        result = cls.attend(self, inputs, key_values, call)
+        contexts = result.context  # [batch, query, heads, value_dim]
         if notes is not None:
             contexts = _note(None, notes.queries[...], None, call.queries, contexts)
         projection = at_path(self, self.head_seam.site.output)
-        return found._replace(context=_through(self, projection, contexts))
+        return result._replace(context=_through(self, projection, contexts))
 
     return subclass(cls, {"attend": attended} if issubclass(cls, AttentionModule) else {"__call__": projected})
 

@@ -83,21 +83,21 @@ class Sensitivity:
         self._batches, self._count = self._batches + 1, self._count + float(weight)
         for block in blocks_of(self._model, backwards=True):
             state, behind = states.pop(), cotangent
-            cotangent, found = _pulled(block, state, behind, self._compute)
-            yield block, state, behind, {slot: Seen(state, *seen) for slot, seen in found.items()}
+            cotangent, sub_layers = _pulled(block, state, behind, self._compute)
+            yield block, state, behind, {slot: Seen(state, *seen) for slot, seen in sub_layers.items()}
 
     def at(self, block: LayerBlock, state: State, behind: Any) -> dict[str, Seen]:
         """Return the sub-layers of a block once more."""
-        found = _pulled(block, state, behind, self._compute)[1]
-        return {slot: Seen(state, *seen) for slot, seen in found.items()}
+        sub_layers = _pulled(block, state, behind, self._compute)[1]
+        return {slot: Seen(state, *seen) for slot, seen in sub_layers.items()}
 
     def damages(self, products: Sequence[Any], what: str) -> np.ndarray:
         """Return the damage of each of some errors, from their `products` on every batch."""
         sums = np.concatenate([np.asarray(batch, np.float64) for batch in products], axis=2)
         if not np.isfinite(sums).all():
             raise HeadjaxError(f"{what}: the output is not finite")
-        found: np.ndarray = np.square(sums[:, :PROBES]).sum(axis=(1, 2)) / (2.0 * PROBES)
-        return (found + sums[:, PROBES:].sum(axis=(1, 2))) / max(self._count, 1.0)
+        squares: np.ndarray = np.square(sums[:, :PROBES]).sum(axis=(1, 2)) / (2.0 * PROBES)
+        return (squares + sums[:, PROBES:].sum(axis=(1, 2))) / max(self._count, 1.0)
 
 
 def prices(
@@ -115,7 +115,7 @@ def prices(
     sensitivity = Sensitivity(model, compute)
     at = {spot: spots for spots in changes for spot in spots}
     placed = {spots: jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), changes[spots]) for spots in changes}
-    found: dict[tuple[Spot, ...], list[Any]] = {spots: [] for spots in changes}
+    products_of: dict[tuple[Spot, ...], list[Any]] = {spots: [] for spots in changes}
     for batch in in_parts(model, batches):
         sums: dict[tuple[Spot, ...], Any] = dict.fromkeys(changes, 0.0)
         for block, state, behind, seen in sensitivity.back(batch):
@@ -124,8 +124,8 @@ def prices(
                 if spots is not None:
                     sums[spots] += _behind(block, state, behind[0], slot, placed[spots], compute)
         for spots, product in fetch(sums).items():
-            found[spots].append(product)
-    return {spots: sensitivity.damages(own, "reconstruction") for spots, own in found.items()}
+            products_of[spots].append(product)
+    return {spots: sensitivity.damages(own, "reconstruction") for spots, own in products_of.items()}
 
 
 def products(changes: Change, judged: Seen, seen: SubLayerSeen | None = None) -> jax.Array:
@@ -178,11 +178,11 @@ def _read(model: Model, state: State, key: jax.Array, labels: bool, compute: Com
         z = jax.random.normal(key, roots[0].shape, roots[0].dtype)
         return pull((z, *map(jnp.zeros_like, roots[1:])))
 
-    found = jax.lax.map(probe, jax.random.split(key, PROBES))
+    cotangents = jax.lax.map(probe, jax.random.split(key, PROBES))
     if labels:
         slope = pull((jnp.zeros_like(roots[0]), jnp.ones_like(roots[1])))
-        found = jax.tree.map(lambda probes, one: jnp.concatenate([probes, one[None]]), found, slope)
-    return found, weight
+        cotangents = jax.tree.map(lambda probes, one: jnp.concatenate([probes, one[None]]), cotangents, slope)
+    return cotangents, weight
 
 
 @functools.partial(jax.jit, static_argnames="compute")

@@ -142,25 +142,25 @@ def filled(sites: Sites, gates: Mapping[Any, Any] | None) -> Gates:
     """Return the gates of every site: those given by site and by head, and 1 where none are given."""
     if not isinstance(gates, Mapping | None):
         raise HeadjaxError(f"gates: expected numbers by head, as in {{'decoder/0/3': 0.0}}, got {type(gates).__name__}")
-    given = dict(gates or {})
-    heads = [head for head in given if isinstance(head, HeadId) or "/" in head]
-    values = dict(zip(require_heads(sites, heads), map(given.pop, heads), strict=True))
-    found = ones(sites)
-    for path, array in given.items():
-        if path not in found:
-            raise HeadjaxError(f"gates: the model has no attention layer {path}; it has {', '.join(found)}")
-        shape, expected = jnp.shape(array), found[path].shape
+    rest = dict(gates or {})
+    heads = [head for head in rest if isinstance(head, HeadId) or "/" in head]
+    values = dict(zip(require_heads(sites, heads), map(rest.pop, heads), strict=True))
+    filled_gates = ones(sites)
+    for path, array in rest.items():
+        if path not in filled_gates:
+            raise HeadjaxError(f"gates: the model has no attention layer {path}; it has {', '.join(filled_gates)}")
+        shape, expected = jnp.shape(array), filled_gates[path].shape
         if shape[: len(expected) - 1] + shape[-1:] != expected:
             raise HeadjaxError(f"gates: {path} has shape {list(shape)}; expected {list(expected)}")
-        found[path] = jnp.asarray(array)
+        filled_gates[path] = jnp.asarray(array)
     for site in sites:
         own = [values.get(head) for head in site.head_ids()]
         if any(gate is not None for gate in own):
-            whole = found[site.path]  # with inner axes, where gates differ between examples or positions
+            whole = filled_gates[site.path]  # with inner axes, where gates differ between examples or positions
             shape = (*site.shape[:-1], *(1,) * (whole.ndim - len(site.shape)), site.heads)
             array = jnp.array([0.0 if gate is None else gate for gate in own], jnp.float32).reshape(shape)
-            found[site.path] = jnp.where(np.reshape([gate is not None for gate in own], shape), array, whole)
-    return found
+            filled_gates[site.path] = jnp.where(np.reshape([gate is not None for gate in own], shape), array, whole)
+    return filled_gates
 
 
 def without(sites: Sites, heads: Iterable[HeadId]) -> Gates:
@@ -170,12 +170,12 @@ def without(sites: Sites, heads: Iterable[HeadId]) -> Gates:
 
 def find_heads(sites: Sites) -> dict[HeadId, tuple[AttentionSite, tuple[int, ...]]]:
     """Return for every head its site and its index into the site's gates."""
-    found: dict[HeadId, tuple[AttentionSite, tuple[int, ...]]] = {}
+    indices: dict[HeadId, tuple[AttentionSite, tuple[int, ...]]] = {}
     for site in sites:
         for number, head in enumerate(site.head_ids()):
             column = number % site.heads
-            found[head] = (site, (column,) if site.layers is None else (number // site.heads, column))
-    return found
+            indices[head] = (site, (column,) if site.layers is None else (number // site.heads, column))
+    return indices
 
 
 def require_heads(sites: Sites, heads: Iterable[HeadId | str]) -> tuple[HeadId, ...]:
@@ -216,13 +216,13 @@ def to_values(sites: Sites, arrays: Mapping[str, Any]) -> dict[HeadId, float]:
 
 def at_path(root: Any, path: str) -> Any:
     """Return the object at a path of attributes, keys and numbers, such as `layers.3.attn`, or raise KeyError."""
-    found = root
+    here = root
     for part in filter(None, path.split(".")):
         try:
-            found = found[_key(found, part)] if isinstance(found, Mapping | Sequence) else getattr(found, part)
+            here = here[_key(here, part)] if isinstance(here, Mapping | Sequence) else getattr(here, part)
         except (AttributeError, LookupError, ValueError):
             raise KeyError(path) from None
-    return found
+    return here
 
 
 def is_within(path: str, outer: str) -> bool:

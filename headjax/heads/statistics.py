@@ -17,9 +17,8 @@ from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
 from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
-from headjax.nn.block import Probe
 from headjax.nn.operands import Mask
-from headjax.nn.state import Compute, ForwardOptions
+from headjax.nn.state import Compute, ForwardOptions, Probe
 
 
 class Pattern(NamedTuple):

@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec
 
 from headjax.core.modules import arrays
 from headjax.core.tensors import flatten
+from headjax.heads.program import examples_in
 from headjax.heads.refit import RefitSums
 from headjax.heads.statistics import sum_over
 from headjax.mesh.distributed import put_whole_batch
@@ -91,6 +92,21 @@ def _added_up(trees: Sequence[Tree]) -> Tree:
 def _added(total: Tree, sums: Tree) -> Tree:
     added: Tree = jax.tree.map(jnp.add, total, sums)
     return added
+
+
+def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
+    """Return batches with about `examples` examples, spread over all, since they are sorted by length."""
+    size = max(sum(map(examples_in, batches)) / max(len(batches), 1), 1.0)
+    count = min(max(round(examples / size), 1), len(batches))
+    return [batches[int((place + 0.5) * len(batches) / count)] for place in range(count)]
+
+
+def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
+    """Return the batches to evaluate changes on, about half of all examples at most, and those to fit them on."""
+    if len(batches) < 2:
+        return list(batches), list(batches)
+    eval_batches = batches_for(batches, min(examples, sum(map(examples_in, batches)) // 2))
+    return eval_batches, [batch for batch in batches if all(batch is not other for other in eval_batches)]
 
 
 class States(NamedTuple):
@@ -172,11 +188,11 @@ class LayerStep:
         `keep` keeps the states before the layer, and the outputs of its attentions.
         """
         if len(self.blocks) > 1:
-            found = []
+            readings = []
             for each in self._each():
-                found.append(each.read(slots, probe, keep=keep))
+                readings.append(each.read(slots, probe, keep=keep))
                 self._after = each.after()
-            return _added_up(found)
+            return _added_up(readings)
         self._after, outputs = list(self.states) if keep else self.states, list[dict[str, jax.Array]]()
         sums, probed = sum_over_batches(self._read(self._after, tuple(slots), probe, outputs, keep))
         return LayerReading({slot: RefitSums(*own) for slot, own in sums.items()}, probed, outputs)
@@ -208,8 +224,8 @@ class LayerStep:
         later = tuple(each for each in slots[slots.index(slot) + 1 :] if self.slots is None or each in self.slots)
         known, self._joined = self._joined, []
         for number, pair in enumerate(self.states):
-            given = pair, known[number] if known else None, number % 2, float(self.corrected)
-            sums, x, joined = _compared_sums(self.blocks[0], slot, later, self.compute, *given)
+            arguments = pair, known[number] if known else None, number % 2, float(self.corrected)
+            sums, x, joined = _compared_sums(self.blocks[0], slot, later, self.compute, *arguments)
             self._joined.append(joined)
             self.states[number] = pair if x is None else pair._replace(teacher=pair.teacher._replace(x=x))
             yield sums, tokens_of(pair.student)
@@ -304,8 +320,8 @@ def _layer_sums(
     """Return the sums of a layer's features and of a probe on one batch, the next stream, and attentions' outputs."""
     probed: dict[str, Any] = {}
 
-    def note(found: Probe) -> None:
-        probed[found.slot] = replicated_sums(probe(found))
+    def note(seen_attention: Probe) -> None:
+        probed[seen_attention.slot] = replicated_sums(probe(seen_attention))
 
     after, seen = block.sub_layers(state, compute, probe=None if probe is None else note)
     sums = {slot: feature_sums(seen[slot], jnp.zeros((*seen[slot].output.shape[:2], 1)), shift) for slot in slots}

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
+from headjax.core.errors import HeadjaxError
 from headjax.core.kind import own_copy
-from headjax.core.modules import arrays, bind, fresh
-from headjax.core.tensors import Params, abstract
+from headjax.core.modules import arrays, bind, declared, fresh
+from headjax.core.tensors import Params, abstract, map_tensors
 from headjax.heads.head_id import require_stack
 from headjax.models.config import HEAD_STACKS, ModelConfig
-from headjax.models.model import Model
+from headjax.models.model import Model, history_entry
 from headjax.models.walk import FEED_FORWARD
 from headjax.nn.block import Block
 from headjax.nn.projections import FeedForward
@@ -146,12 +149,12 @@ def _mapped(
     changed: dict[str, set[tuple[int, str]]] = {name: set() for name in edited}
     for called, (name, slot) in places.items():
         own = weights[name][slot] = _unstacked(model, name, slot)
-        for found in _modules(model, called, name, slot, list(own)):
-            tied = config.stacks()[name].tied_layers(found.layer)
+        for layer_module in _modules(model, called, name, slot, list(own)):
+            tied = config.stacks()[name].tied_layers(layer_module.layer)
             if chosen is not None and chosen.isdisjoint(tied):
                 continue
-            module: Any = change(found)
-            if module is not found.module:
+            module: Any = change(layer_module)
+            if module is not layer_module.module:
                 field = {"hidden": module.hidden} if slot == FEED_FORWARD else {slot: module.kind}
                 for layer in tied:
                     own[layer], edited[name][layer] = arrays(module), dataclasses.replace(edited[name][layer], **field)
@@ -183,7 +186,7 @@ def _restacked(
     """Return the parameters of a changed stack; a group of the same layers as before shares unchanged arrays."""
     old, params = model.config.stacks()[name], model.params[name]
     before = {group.name for group in old.groups}
-    made = {key: entry for key, entry in params.items() if key not in before}
+    restacked = {key: entry for key, entry in params.items() if key not in before}
     others: dict[str, list[Params]] = {}
     if any(group.name not in before for group in new.groups):
         kept = {key: {slot: own for slot, own in params[key].items() if slot not in weights} for key in before}
@@ -195,5 +198,90 @@ def _restacked(
         if group.name in before:
             slots = {slot: own for slot, own in weights.items() if any((layer, slot) in changed for layer in there)}
         own = {slot: group.restack(by_layer[group.start : group.stop]) for slot, by_layer in slots.items()}
-        made[group.name] = params.get(group.name, {}) | own
-    return made
+        restacked[group.name] = params.get(group.name, {}) | own
+    return restacked
+
+
+Place = tuple[str, int]
+"""A stack (`encoder`, `decoder`) and a layer in it."""
+
+AXIS = "feed_forward"
+"""Logical axis of a feed-forward's units."""
+
+
+def count_units(model: Model) -> dict[Place, int]:
+    """Return the number of units of every feed-forward; layers that share their parameters have one, the first's."""
+    return {
+        (name, i): layer.hidden
+        for name, stack in model.config.stacks().items()
+        for i, layer in enumerate(stack.layers)
+        if i == stack.tied_layers(i)[0]
+    }
+
+
+def units_to_remove(hidden: int, share: float) -> int:
+    """Return the number of units nearest to a share of all; at least one unit stays."""
+    return min(round(share * hidden), hidden - 1)
+
+
+def prune_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model:
+    """Return the model without some units of its feed-forward sub-layers.
+
+    Their columns of W_1 (and of the gate), their biases and their rows of W_2 are removed, so that the result equals
+    the model with their activations at 0. The numbers of removed units are added to the history.
+    """
+    counts = count_units(model)
+    for place, units in removed.items():
+        name = f"{place[0]}/{place[1]}"
+        if place not in counts:
+            raise HeadjaxError(f"units: there is no feed-forward {name} with parameters of its own")
+        unknown = [unit for unit in units if not 0 <= unit < counts[place]]
+        if unknown:
+            raise HeadjaxError(f"units: {name} has no unit {unknown[0]}; it has {counts[place]}, counted from 0")
+        if len(set(units)) == counts[place]:
+            raise HeadjaxError(f"units: {name} has {counts[place]} units and must keep one")
+    gone = {place: sorted(set(units)) for place, units in removed.items() if units}
+    if not gone:
+        return model
+
+    def keep(layer: LayerModule) -> FeedForward:
+        units: FeedForward = layer.module
+        lost = gone.get((layer.stack, layer.layer))
+        return units if lost is None else resized(units, np.setdiff1d(np.arange(units.hidden), lost))
+
+    pruned = map_feed_forward(model, keep)
+    entry = history_entry("prune_units", removed={f"{stack}/{layer}": len(gone[stack, layer]) for stack, layer in gone})
+    return pruned.replace(history=(*model.history, entry))
+
+
+def pad_units(model: Model) -> Model:
+    """Return a model of the same function in which the sub-layers of a stack have as many units as the largest.
+
+    Missing units have zero weights, so that they add nothing.
+    """
+    counts = count_units(model)
+    most = {name: max(number for place, number in counts.items() if place[0] == name) for name, _ in counts}
+
+    def fill(layer: LayerModule) -> FeedForward:
+        there = np.arange(layer.module.hidden)
+        return resized(layer.module, np.append(there, np.full(most[layer.stack] - len(there), -1)))
+
+    even = all(count == most[stack] for (stack, _), count in counts.items())
+    return model if even else map_feed_forward(model, fill)
+
+
+def resized(module: FeedForward, units: np.ndarray) -> FeedForward:
+    """Return a sub-layer with the units of these numbers alone, in this order; -1 is a unit of zeros."""
+    index, present = jnp.asarray(np.maximum(units, 0)), jnp.asarray(units >= 0)
+
+    def take(path: str, weight: nnx.Param[Any]) -> Any:
+        array, axes = weight.get_raw_value(), weight.out_sharding
+        if AXIS not in axes:
+            return array
+        axis = axes.index(AXIS)
+        shape = [1] * len(axes)
+        shape[axis] = len(units)
+        taken = jnp.take(array, index, axis=axis)
+        return jnp.where(present.reshape(shape), taken, jnp.zeros((), taken.dtype))
+
+    return cast(FeedForward, bind(own_copy(module), map_tensors(take, declared(module))))

@@ -15,8 +15,7 @@ from headjax.core.kind import Kind
 from headjax.core.modules import declared
 from headjax.core.serialize import class_of, has_kind, is_group, kind_of
 from headjax.core.tensors import flatten, nested
-from headjax.heads.surgery import LayerModule, config_after, map_attention
-from headjax.heads.units import pad_units
+from headjax.heads.surgery import LayerModule, config_after, map_attention, pad_units
 from headjax.hub.families import REMOTE
 from headjax.hub.families.remote import spelled_out
 from headjax.hub.family import Family

@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from headjax.conversion.deep import deep_config, deepen
 from headjax.core.errors import CheckpointError, ConfigError, require, within
 from headjax.core.fields import Checked, Count
 from headjax.core.serialize import from_data
-from headjax.heads.deepen import deep_config, deepen
 from headjax.initialization.initialization import Initialization
 from headjax.models.config import ModelConfig
 from headjax.models.directory import ModelFolder
@@ -28,7 +28,7 @@ class ModelSource(Checked):
         start: a model directory in its place: an imported, pruned or converted model to train further.
         task: a fresh output of `start` for this task; None keeps the output it has.
         deep: heads of each layer that the model's layers are split into (Liu et al. 2021), see
-            `headjax.heads.deepen`; 0 leaves the layers as they are. Weights of `start` are handed on.
+            `headjax.conversion.deep`; 0 leaves the layers as they are. Weights of `start` are handed on.
         initialization: how a fresh model starts; None draws what the model's tensors declare.
     """
 

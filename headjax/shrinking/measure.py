@@ -1,10 +1,10 @@
-"""Measure the damage of every smaller form of every sub-layer: each alone, its map to the stream refitted.
+"""Measure the damage of every smaller size of every sub-layer: each alone, its map to the stream refitted.
 
 One walk through the original model sums products of each sub-layer's features. From these sums alone follow the order
 in which heads and units go, and the refitted maps of all their numbers. Converted layers are computed on what enters
-the original ones. The error of a form's output then has its price by `headjax.heads.sensitivity`. So the layers
-behind are computed for no form, and one program serves all layers of one structure. Whole layers alone are left out of
-the model itself (`headjax.shrinking.skipping`).
+the original ones. The error of a candidate's output then has its price by `headjax.heads.sensitivity`. So the layers
+behind are computed for no candidate, and one program serves all layers of one structure. Whole layers alone are left
+out of the model itself (`headjax.shrinking.skipping`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_attention, describe
 from headjax.core.errors import HeadjaxError
+from headjax.core.fields import Checked, Count, Size
 from headjax.core.kind import Kind, own_copy
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.core.serialize import from_data, to_data
-from headjax.heads.reconstruction_order import held_back, layer_removals
-from headjax.heads.refit import Change, RefitSums, centred, least_needed, refit, without_rows
+from headjax.heads.refit import Change, RefitSums, centred, layer_removals, least_needed, refit, without_rows
 from headjax.heads.sensitivity import Seen, Sensitivity, in_parts, products
-from headjax.heads.sums import BlockWalk, LayerReading, feature_sums, spread, sum_over_batches, tokens_of
+from headjax.heads.sums import BlockWalk, LayerReading, feature_sums, held_back, spread, sum_over_batches, tokens_of
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
@@ -38,8 +38,15 @@ from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, SubLayerSeen
 from headjax.nn.module import AttentionModule
 from headjax.nn.state import Compute, State
-from headjax.shrinking.grid import NONE, Grid, Level, head_groups, target_of
-from headjax.shrinking.places import Place, places_of
+from headjax.shrinking.search_space import (
+    NO_LAYER_SIZE,
+    SearchSpace,
+    SubLayer,
+    SubLayerSize,
+    head_groups,
+    sub_layers_of,
+    target_of,
+)
 from headjax.shrinking.skipping import Maps, making_up, skipped_damages
 from headjax.storage.kept import Kept
 
@@ -50,176 +57,204 @@ LAYERS = "layers"
 """Name of the damages of whole layers among the measurements."""
 
 QUICK = Solver(sweeps=20)
-"""Decomposition of a form that is measured; most of the error is gone after so many sweeps."""
+"""Decomposition of a candidate; most of the error is gone after so many sweeps."""
 
 
-class Form(NamedTuple):
-    """A smaller form of a sub-layer.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasureConfig(Checked):
+    """How `shrink` measures damages and costs where the model offers the walk.
 
     Attributes:
-        level: its level.
+        space: the sizes that are measured.
+        labels: whether damage is the rise of the loss on the examples' labels, and not the change of the output.
+        examples: number of examples that damages are measured on.
+        length: tokens of an example whose FLOPs are counted; 0 is the mean of the calibration examples.
+        work: folder in which measurements are kept, so that a stopped run continues and another budget takes seconds.
+        compute: how to compute.
+    """
+
+    space: SearchSpace = SearchSpace()
+    labels: bool = False
+    examples: Size = 128
+    length: Count = 0
+    work: str | None = None
+    compute: Compute = Compute()
+
+
+class Candidate(NamedTuple):
+    """A sub-layer at a smaller size.
+
+    Attributes:
+        size: its size.
         damage: its effect on the model's output; of a layer that goes, an equal share in each of its sub-layers.
         attention: formulation of an attention, with the heads that are left; None for a feed-forward, and for no layer.
         to: its conversion.
     """
 
-    level: Level
+    size: SubLayerSize
     damage: float
     attention: Kind | None = None
     to: str = ""
 
 
-Measured = Mapping[str, Sequence[Form]]
-"""Forms by place."""
+Candidates = Mapping[str, Sequence[Candidate]]
+"""Candidates by the name of the sub-layer."""
 
 
-def count_forms(model: Model, grid: Grid) -> int:
-    """Return the greatest number of forms that are measured."""
-    places = places_of(model)
-    conversions = sum(len(grid.conversions(place.at.head_stack)) for place in places if place.attention is not None)
-    return conversions + sum(len(place.removals(grid)) + _can_go(model, grid, place) for place in places)
+def count_candidates(model: Model, space: SearchSpace) -> int:
+    """Return the greatest number of candidates that are measured."""
+    return sum(
+        len(each.conversions(space)) + len(each.removals(space)) + _can_go(model, space, each)
+        for each in sub_layers_of(model)
+    )
 
 
-def _can_go(model: Model, grid: Grid, place: Place) -> bool:
+def _can_go(model: Model, space: SearchSpace, sub_layer: SubLayer) -> bool:
     """Return whether the layer of a sub-layer may go: one of a stack stays."""
-    return grid.layers and len(model.config.stacks()[place.at.stack].layers) > 1
+    return space.layers and len(model.config.stacks()[sub_layer.stack].layers) > 1
+
+
+def missing(model: Model, space: SearchSpace, kept: Kept) -> bool:
+    """Return whether a sub-layer, or a layer that may go, has not been measured."""
+    sub_layers = sub_layers_of(model)
+    names = {each.name for each in sub_layers} | {LAYERS for each in sub_layers if _can_go(model, space, each)}
+    return not names <= kept.found.keys()
 
 
 def measure(
     model: Model,
     batches: Sequence[Batch],
-    grid: Grid,
+    config: MeasureConfig,
     *,
-    examples: int,
-    labels: bool = False,
     kept: Kept | None = None,
-    compute: Compute = Compute(),
     progress: Update | None = None,
-) -> Measured:
-    """Return the forms of every sub-layer with their damages, measured on other examples than maps are solved on."""
+) -> Candidates:
+    """Return the candidates of every sub-layer, measured on other examples than their maps are solved on."""
     model, batches = spread(model, batches)
-    eval_batches, fit_batches = held_back(batches, examples)
-    kept, places = kept or Kept(), places_of(model)
-    if missing(model, grid, kept):
-        eval_batches = in_parts(model, eval_batches)
-        sensitivity = Sensitivity(model, compute, labels=labels)
-        pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in eval_batches]
-        skips = LAYERS not in kept.found and any(_can_go(model, grid, place) for place in places)
-        made_up, last = dict[str, Maps](), None
-        for step in BlockWalk(model, fit_batches, compute):
-            block, states = step.block, [each.teacher for each in step.states]
-            if skips and last is not None and last[0].stack == block.stack:
-                made_up[f"{block.stack}/{last[0].place.value}"] = making_up(block, states, last[1], compute)
-            last = block, states
-            reading = step.read(block.layer.config.slots, input_sums, keep=True)
-            own = [place for place in places if place.at.stack == block.stack and place.layer == block.place.value]
-            judging = [sensitivity.at(block, *each[-1 - step.number]) for each in pulled]
-            for place in own:
-                at = _Measuring(place, block, states, reading, [seen[place.at.slot] for seen in judging], grid, compute)
+    kept, sub_layers = kept or Kept(), sub_layers_of(model)
+    if missing(model, config.space, kept):
+        _measure_missing(model, batches, config, kept, progress)
+    candidates = {each.name: [_read(each, data) for data in kept.found[each.name]] for each in sub_layers}
+    for each in sub_layers:
+        if _can_go(model, config.space, each):
+            damage = kept.found[LAYERS][f"{each.stack}/{each.layer}"]
+            of_layer = sum((other.stack, other.layer) == (each.stack, each.layer) for other in sub_layers)
+            candidates[each.name].append(Candidate(NO_LAYER_SIZE, damage / of_layer))
+    return candidates
+
+
+def _read(sub_layer: SubLayer, data: Mapping[str, Any]) -> Candidate:
+    """Return a candidate from JSON data."""
+    attention = None if sub_layer.attention is None else from_data(Kind, data["attention"])
+    return Candidate(SubLayerSize(*data["level"]), data["damage"], attention, data["to"])
+
+
+def _measure_missing(
+    model: Model, batches: Sequence[Batch], config: MeasureConfig, kept: Kept, progress: Update | None
+) -> None:
+    """Measure what `kept` does not have, in one walk through the model."""
+    eval_batches, fit_batches = held_back(batches, config.examples)
+    eval_batches, sub_layers = in_parts(model, eval_batches), sub_layers_of(model)
+    sensitivity = Sensitivity(model, config.compute, labels=config.labels)
+    pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in eval_batches]
+    skips = LAYERS not in kept.found and any(_can_go(model, config.space, each) for each in sub_layers)
+    made_up: dict[str, Maps] = {}
+    before: tuple[LayerBlock, list[State]] | None = None
+    for step in BlockWalk(model, fit_batches, config.compute):
+        block, states = step.block, [each.teacher for each in step.states]
+        if skips and before is not None and before[0].stack == block.stack:
+            made_up[f"{block.stack}/{before[0].place.value}"] = making_up(block, states, before[1], config.compute)
+        before = block, states
+        reading = step.read(block.layer.config.slots, input_sums, keep=True)
+        evaluated = [sensitivity.at(block, *each[-1 - step.number]) for each in pulled]
+        for each in sub_layers:
+            if (each.stack, each.layer) == (block.stack, block.place.value):
+                at = _Measuring(each, block, states, reading, [seen[each.slot] for seen in evaluated], config)
                 with one_blas_thread():
-                    kept(place.name, functools.partial(at.forms, sensitivity))
-                if progress is not None:
-                    progress(sum(len(kept.found.get(one.name, ())) for one in places), {})
-        if skips:
-            kept(
-                LAYERS, functools.partial(skipped_damages, model, eval_batches, made_up, labels=labels, compute=compute)
-            )
-    forms = {place.name: [_read(place, found) for found in kept.found[place.name]] for place in places}
-    for place in places:
-        if _can_go(model, grid, place):
-            parts = [one for one in places if one.at._replace(slot=place.at.slot) == place.at]
-            damage = kept.found[LAYERS][f"{place.at.stack}/{place.layer}"]
-            forms[place.name].append(Form(NONE, damage / len(parts)))
-    return forms
-
-
-def missing(model: Model, grid: Grid, kept: Kept) -> bool:
-    """Return whether a sub-layer, or a layer that may go, has not been measured."""
-    places = places_of(model)
-    names = {place.name for place in places} | {LAYERS for place in places if _can_go(model, grid, place)}
-    return not names <= kept.found.keys()
-
-
-def _read(place: Place, found: Mapping[str, Any]) -> Form:
-    """Return a form from JSON data."""
-    attention = None if place.attention is None else from_data(Kind, found["attention"])
-    return Form(Level(*found["level"]), found["damage"], attention, found["to"])
+                    kept(each.name, functools.partial(at.measured, sensitivity))
+        if progress is not None:
+            progress(sum(len(kept.found.get(each.name, ())) for each in sub_layers), {})
+    if skips:
+        options: dict[str, Any] = {"labels": config.labels, "compute": config.compute}
+        kept(LAYERS, functools.partial(skipped_damages, model, eval_batches, made_up, **options))
 
 
 class _Measuring:
-    """A sub-layer whose forms are measured."""
+    """A sub-layer whose candidates are measured."""
 
     def __init__(
         self,
-        place: Place,
+        sub_layer: SubLayer,
         block: LayerBlock,
         states: Sequence[State],
         reading: LayerReading,
-        judged: Sequence[Seen],
-        grid: Grid,
-        compute: Compute,
+        evaluated: Sequence[Seen],
+        config: MeasureConfig,
     ) -> None:
-        self._place, self._block, self._judged = place, block, judged
-        self._states, self._reading, slot = states, reading, place.at.slot
+        self._sub_layer, self._block, self._evaluated = sub_layer, block, evaluated
+        self._states, self._reading, slot = states, reading, sub_layer.slot
         self._moments = moments_of(reading.probed[slot]) if slot in reading.probed else None
-        self._grid, self._compute = grid, compute
-        self._module = getattr(block.layer, place.at.slot)
+        self._space, self._compute = config.space, config.compute
+        self._module = getattr(block.layer, slot)
         weight, self._bias = output_map(self._module)
-        if weight is None and place.size:
-            raise HeadjaxError(f"{place.name}: its formulation has no output projection to solve")
-        own = np.asarray(fetch(weight[...]) if place.size else np.zeros((0, 1)), np.float64)
-        self._weight = own.reshape(-1, own.shape[-1])
+        if weight is None and sub_layer.parts:
+            raise HeadjaxError(f"{sub_layer.name}: its formulation has no output projection to solve")
+        array = np.asarray(fetch(weight[...]) if sub_layer.parts else np.zeros((0, 1)), np.float64)
+        self._weight = array.reshape(-1, array.shape[-1])
 
-    def forms(self, sensitivity: Sensitivity) -> list[dict[str, Any]]:
-        """Return all forms as JSON data."""
-        if not self._place.size:
+    def measured(self, sensitivity: Sensitivity) -> list[dict[str, Any]]:
+        """Return all candidates as JSON data."""
+        if not self._sub_layer.parts:
             return []
-        place, told = self._place, list[dict[str, Any]]()
+        sub_layer, data = self._sub_layer, list[dict[str, Any]]()
 
-        def tell(level: Level, damage: float, attention: Kind | None, to: str = "") -> None:
-            told.append({"level": list(level), "damage": damage, "attention": to_data(attention), "to": to})
+        def add(size: SubLayerSize, damage: float, attention: Kind | None, to: str = "") -> None:
+            data.append({"level": list(size), "damage": damage, "attention": to_data(attention), "to": to})
 
-        removals = place.removals(self._grid)
+        removals = sub_layer.removals(self._space)
         order, changes = self._removed(removals)
         if changes:
-            placed = _stacked(changes)
-            damages = sensitivity.damages([products(placed, seen) for seen in self._judged], place.name)
-            for level, damage in zip(removals, damages.tolist(), strict=True):
-                tell(level, damage, place.attention and self._original.left(place.left(order, level)))
-        for level in self._grid.conversions(place.at.head_stack) if place.attention is not None else ():
-            made = self._converted(level, place.left(order, level))
-            if made is not None:
-                (damage,) = sensitivity.damages(self._errors(made[1]), f"{place.name} {level}").tolist()
-                tell(level, damage, made[1].kind, made[0])
-        return told
+            stacked = _stacked(changes)
+            damages = sensitivity.damages([products(stacked, seen) for seen in self._evaluated], sub_layer.name)
+            for size, damage in zip(removals, damages.tolist(), strict=True):
+                left = sub_layer.heads_left(order, size)
+                add(size, damage, sub_layer.attention and self._original.left(left))
+        for size in sub_layer.conversions(self._space):
+            converted = self._converted(size, sub_layer.heads_left(order, size))
+            if converted is not None:
+                to, module = converted
+                (damage,) = sensitivity.damages(self._errors(module), f"{sub_layer.name} {size}").tolist()
+                add(size, damage, module.kind, to)
+        return data
 
     @property
     def _original(self) -> AttentionModule:
         """The attention with its heads' original numbers."""
-        module: AttentionModule = self._module.like(self._place.attention, self._module.params)
+        module: AttentionModule = self._module.like(self._sub_layer.attention, self._module.params)
         return module
 
-    def _removed(self, levels: Sequence[Level]) -> tuple[list[int], list[Change]]:
-        """Return the order in which heads go, and the change of the map at every level."""
-        place, weight = self._place, self._weight
-        sums = self._reading.sums[place.at.slot]
+    def _removed(self, sizes: Sequence[SubLayerSize]) -> tuple[list[int], list[Change]]:
+        """Return the order in which heads go, and the change of the map at every size."""
+        sub_layer, weight = self._sub_layer, self._weight
+        sums = self._reading.sums[sub_layer.slot]
         if not np.isfinite(sums.gram).all():
-            raise HeadjaxError(f"{place.name}: sums over the calibration tokens are not finite")
+            raise HeadjaxError(f"{sub_layer.name}: sums over the calibration tokens are not finite")
         biased = self._bias is not None
         moments, _ = centred(sums.gram.sum(axis=0), biased)
         order: list[int] = []
-        if place.attention is None:
-            units = least_needed(moments, weight, place.units - min(map(place.count, levels), default=place.units))
-            gone = [units[: place.units - place.count(level)] for level in levels]
+        if sub_layer.attention is None:
+            fewest = min(map(sub_layer.count, sizes), default=sub_layer.units)
+            units = least_needed(moments, weight, sub_layer.units - fewest)
+            gone = [units[: sub_layer.units - sub_layer.count(size)] for size in sizes]
         else:
-            heads = place.attention.num_heads
+            heads = sub_layer.attention.num_heads
             output = weight.reshape(heads, -1, weight.shape[-1])
-            groups = layer_removals(moments, output, head_groups(place.attention)).order
+            groups = layer_removals(moments, output, head_groups(sub_layer.attention)).order
             order = [position for group in groups for position in group]
-            size = len(weight) // heads
-            left = [np.setdiff1d(np.arange(heads), place.left(order, level)) for level in levels]
-            gone = [(lost[:, None] * size + np.arange(size)[None]).ravel() for lost in left]
-        if not levels:
+            head_dim = len(weight) // heads
+            lost = [np.setdiff1d(np.arange(heads), sub_layer.heads_left(order, size)) for size in sizes]
+            gone = [(each[:, None] * head_dim + np.arange(head_dim)[None]).ravel() for each in lost]
+        if not sizes:
             return order, []
         ridge = self._ridge(sums, min(gone, key=lambda rows: abs(len(rows) / len(weight) - 1.0 + CHOOSING)), biased)
         penalty = max(ridge * float(np.trace(moments)) / len(moments), 1e-30)
@@ -228,27 +263,26 @@ class _Measuring:
 
     def _ridge(self, sums: RefitSums, gone: np.ndarray, biased: bool) -> float:
         """Return the ridge with the least error on held-out examples where these features are gone."""
-        left = np.append(np.setdiff1d(np.arange(len(self._weight)), gone), len(self._weight))
-        if len(left) == 1:
+        kept = np.ones(len(self._weight), bool)
+        kept[gone] = False
+        if not kept.any():
             return 1.0
-        lost = without_rows(sums, self._weight, gone)
-        part = RefitSums(lost.gram[:, left[:, None], left], lost.cross[:, left], lost.square)
-        kept = np.ones(len(left) - 1, bool)
-        return refit(part, kept, bias=biased, scale=np.ones(self._weight.shape[1])).ridge / 2.0
+        sums = without_rows(sums, self._weight, gone)
+        return refit(sums, kept, bias=biased, scale=np.ones(self._weight.shape[1])).ridge / 2.0
 
-    def _converted(self, level: Level, heads: Sequence[int]) -> tuple[str, AttentionModule] | None:
-        """Return the conversion of a level and the converted layer; None where the layer cannot have it."""
+    def _converted(self, size: SubLayerSize, heads: Sequence[int]) -> tuple[str, AttentionModule] | None:
+        """Return the conversion of a size and the converted layer; None where the layer cannot have it."""
         module = self._original
         module = module if len(heads) == module.num_heads else module.keep_heads(heads)
-        target = target_of(level, module.kind, module.width)
+        target = target_of(size, module.kind, module.width)
         if target is None:
             return None
         quick = dataclasses.replace(target, solver=QUICK) if isinstance(target, ToCollaborative) else target
         return describe(target), convert_attention(module, quick, moments=self._moments)
 
     def _errors(self, module: AttentionModule) -> list[Any]:
-        """Return what the errors of a converted layer cost on the judged batches, its map refitted."""
-        slot, states = self._place.at.slot, self._states
+        """Return what the errors of a converted layer cost on the evaluation batches, its map refitted."""
+        slot, states = self._sub_layer.slot, self._states
         changed = own_copy(self._block.layer)
         setattr(changed, slot, module.like(module.kind.structure(), module.params))
         columns = jnp.asarray(module.ids, jnp.int32) if slot == "attention" and states[0].bias is not None else None
@@ -261,8 +295,8 @@ class _Measuring:
         features, scale = np.ones(sums.gram.shape[-1] - 1, bool), np.ones(sums.square.shape[-1])
         solved = refit(sums, features, bias=output_map(module).bias is not None, scale=scale)
         change = solved.change if solved.helps else Change(*(np.zeros(part.shape) for part in solved.change))
-        placed = _stacked([change])
-        return [products(placed, judged, _seen(block, slot, self._compute, judged.state)) for judged in self._judged]
+        stacked = _stacked([change])
+        return [products(stacked, each, _seen(block, slot, self._compute, each.state)) for each in self._evaluated]
 
 
 def _refitted(moments: np.ndarray, weight: np.ndarray, gone: np.ndarray, penalty: float, mean: np.ndarray) -> Change:

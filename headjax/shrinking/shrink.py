@@ -4,44 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 from flax import nnx
 
+from headjax.conversion.calibration import collect
+from headjax.conversion.model import convert
+from headjax.conversion.target import HeadLayer
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked
-from headjax.core.numbers import brief
-from headjax.core.progress import Progress, silent
+from headjax.core.progress import Progress, Update, silent
 from headjax.evaluation.task import Task
 from headjax.heads.agreement import agreement_kind
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.program import Loss
+from headjax.heads.pruning import prune
+from headjax.heads.reconstruct import reconstruct
+from headjax.heads.surgery import prune_units, remove_layers
 from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.config import Batch
-from headjax.models.model import Model
+from headjax.models.model import Model, history_entry
 from headjax.models.walk import shows_sub_layers
 from headjax.nn.state import Compute
-from headjax.shrinking.build import build
-from headjax.shrinking.by_loss import by_loss
-from headjax.shrinking.choice import QUANTITIES, Choice, Table, choose, choose_if_any
-from headjax.shrinking.grid import Grid
-from headjax.shrinking.latency import Stopwatch
-from headjax.shrinking.measure import count_forms, measure, missing
-from headjax.shrinking.places import places_of
-from headjax.shrinking.table import native_levels, table_of
+from headjax.shrinking.by_loss import shrink_by_loss
+from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Choice, Prices, Shrunk, choose, frontier
+from headjax.shrinking.measure import MeasureConfig, count_candidates, measure, missing
+from headjax.shrinking.prices import Stopwatch, native_levels, prices_of
+from headjax.shrinking.search_space import sub_layers_of
 from headjax.storage.kept import Kept, key_of_study
 from headjax.storage.paths import path_of
 
 EXAMPLES = 512
 """Calibration examples that are drawn from a task."""
-
-MEASURED = 128
-"""Calibration examples that damages are measured on."""
-
-SHARES = tuple(share / 20 for share in range(19, 1, -1))
-"""Budgets of a frontier, as shares of the original model."""
 
 FILE = "measurements.json"
 """File of the measurements in the folder that keeps them."""
@@ -80,36 +77,13 @@ class Budget(Checked):
         """Return the budgets that are there, by quantity."""
         return {name: getattr(self, name) for name in QUANTITIES if getattr(self, name) is not None}
 
-    def limits(self, table: Table) -> dict[str, float]:
+    def limits(self, prices: Prices) -> dict[str, float]:
         """Return the greatest costs in numbers."""
         units = {"latency": 1e-3}
         return {
-            name: amount * (table.whole(name) if amount <= 1.0 else units.get(name, 1.0))
+            name: amount * (prices.whole(name) if amount <= 1.0 else units.get(name, 1.0))
             for name, amount in self.amounts().items()
         }
-
-
-class Point(NamedTuple):
-    """A point of a frontier."""
-
-    quantity: str
-    share: float
-    damage: float
-    costs: Mapping[str, float]
-    removed_layers: int = 0
-
-
-class Shrunk(NamedTuple):
-    """Result of `shrink`."""
-
-    model: Any
-    removed: tuple[HeadId, ...]
-    choice: Choice
-    frontier: tuple[Point, ...]
-    table: Table
-
-    def __repr__(self) -> str:
-        return brief(self)
 
 
 def shrink(
@@ -120,41 +94,22 @@ def shrink(
     loss: Loss | None = None,
     uniform: bool = False,
     native: bool = False,
-    labels: bool = False,
-    grid: Grid = Grid(),
+    measuring: MeasureConfig = MeasureConfig(),
     calibrate: int = EXAMPLES,
-    measured: int = MEASURED,
-    length: int = 0,
-    work: str | None = None,
     seed: int = 0,
-    compute: Compute = Compute(),
     strict: bool = False,
     progress: Progress = silent,
 ) -> Shrunk:
-    """Return the model within a budget, with layers, heads, sizes, sharing and units chosen together.
+    """Choose layers, heads, sizes, sharing and units together, so that the model keeps within a budget.
 
-    Where the model offers the walk and its blocks show their sub-layers, as headjax's models do, every smaller form of
-    every sub-layer is made alone and repaired. The error of its output is measured, and what that changes of the
-    model's own output is estimated to second order (`headjax.heads.sensitivity`). An integer program takes one form
-    a sub-layer, so that the sum of these damages is least within the budget. The model is then built from front to
-    back, every map refitted. Nothing is trained. Neither passes nor programs grow in number with depth.
+    Where the model offers the walk and its blocks show their sub-layers, as headjax's models do, the damage of every
+    sub-layer at every size is measured (`headjax.shrinking.measure`), and so is that of every layer that goes whole. An
+    integer program takes one size a sub-layer, so that the sum of damages is least within the budget. The smaller model
+    is then repaired from front to back; nothing is trained. The choice and the history have the old numbers of layers.
 
-    A layer may also go whole, whatever its sub-layers are: the stream passes by it, and those behind it are numbered
-    anew. Its damage is that of the model's output without it, with the attention of the layer behind refitted.
-    The choice, the history and `removed` name layers by their old numbers.
+    With a loss, and for any other model, only the numbers of heads of attention layers are chosen, by the rise of the
+    loss, within a budget of their parameters (`headjax.shrinking.by_loss`).
 
-    With a loss, and for any other model, each attention layer keeps as many heads as cost the least loss together,
-    within a budget of parameters of the attention layers. The least important heads of a layer go first, in whole
-    groups where KV heads serve several; layers that lie along one axis (`nnx.scan`) keep equal numbers. Damages are
-    rises of the loss, measured with gates.
-
-        >>> from headjax.shrinking.grid import Grid
-        >>> model = headjax.demo_model()
-        >>> batches = list(headjax.load_task("LICENSE", model, length=64).batches(4))
-        >>> grid = Grid(heads=(0.5,), units=(0.5,), cached=(), others=())
-        >>> found = headjax.shrink(model, batches, headjax.Budget(parameters=0.7), grid=grid)
-        >>> sorted(found.choice.options)[:2]
-        ['decoder/0', 'decoder/0/feed_forward']
         >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
         >>> def loss(model, x):
         ...     return ((model(x) - x) ** 2).mean((1, 2))
@@ -167,22 +122,13 @@ def shrink(
         model: the model.
         examples: a task, of which training examples are drawn, or calibration batches. On the walk they need no labels.
         budget: greatest costs; several hold at once.
-        loss: function of the model and a batch, as for `score_heads`. None takes the walk where the model offers it,
-            else the model's own loss.
+        loss: as for `score_heads`. None takes the walk where the model offers it, else the model's own loss.
         uniform: whether all layers of a stack that stay take the same form.
-        native: whether the model stays in its family's native layout, which servers load; it is then uniform.
-        labels: whether damage is the rise of the loss on the examples' labels.
-        grid: the smaller forms.
-        calibrate: number of examples to draw from a task.
-        measured: number of examples that damages are measured on.
-        length: tokens of an example whose FLOPs are counted; 0 is the mean of the calibration examples.
-        work: folder in which measurements are kept, so that a stopped run continues and another budget takes seconds.
-        seed: seed of the draw.
-        compute: how to compute.
+        native: on the walk, whether the model stays in its family's native layout, which servers load.
+        measuring: on the walk, what is measured and how.
+        calibrate, seed: number of examples to draw from a task, and the seed of the draw.
         strict: whether attention layers that are not recognised are an error; else a warning names them.
         progress: shows how far it is.
-
-        `native`, `labels`, `grid`, `measured`, `length`, `work` and `compute` are of the walk.
 
     Raises:
         HeadjaxError: no choice keeps within the budget, layers share their parameters, or an option needs the walk.
@@ -191,96 +137,74 @@ def shrink(
     require(bool(budget.amounts()), "budget", "names no quantity")
     model, batches = _on_examples(model, examples, calibrate, seed)
     if loss is None and shows_sub_layers(model):
-        walk = functools.partial(_by_walk, uniform=uniform, native=native, labels=labels, grid=grid, measured=measured)
-        return on_automatic_axes(walk)(cast(Model, model), batches, budget, length, work, compute, progress)
+        walked, by_walk = cast(Model, model), on_automatic_axes(_shrink_by_walk)
+        return by_walk(walked, batches, budget, measuring, native, uniform or native, progress)
     others = {name: name in budget.amounts() for name in QUANTITIES[1:]}
-    others |= {"native": native, "labels": labels, "grid": grid != Grid(), "length": bool(length)}
-    others |= {"work": work is not None, "compute": compute != Compute()}
-    for name, there in others.items():
-        if there:
+    others |= {"native": native, "measuring": measuring != MeasureConfig()}
+    for name, asked in others.items():
+        if asked:
             raise HeadjaxError(f"{name}: needs a model that offers the walk (headjax.models.walk), and no loss")
     options: dict[str, Any] = {"loss": loss, "uniform": uniform, "strict": strict, "progress": progress}
-    found = by_loss(model, batches, budget.limits, **options)
-    points = frontier(found.table, "parameters", uniform=uniform)
-    return Shrunk(found.model, found.removed, found.choice, points, found.table)
+    return shrink_by_loss(model, batches, budget.limits, **options)
 
 
-def _by_walk(
-    model: Model,
-    batches: Sequence[Batch],
-    budget: Budget,
-    length: int,
-    work: str | None,
-    compute: Compute,
-    progress: Progress,
-    *,
-    uniform: bool,
-    native: bool,
-    labels: bool,
-    grid: Grid,
-    measured: int,
-) -> Shrunk:
-    """Choose among the forms of every sub-layer, see `shrink`."""
-    table = options_of(
-        model, batches, grid=grid, native=native, labels=labels, measured=measured, length=length,
-        timed="latency" in budget.amounts(), work=work, compute=compute, progress=progress,
-    )  # fmt: skip
-    uniform = uniform or native
-    choice = choose(table, budget.limits(table), uniform=uniform)
-    with progress("building", len(places_of(model)), "map") as bar:
-        built = build(model, batches, choice, compute=compute, progress=bar)
-    points = frontier(table, next(iter(budget.amounts())), uniform=uniform)
-    left = {f"{name}/{head}" for name, option in choice.options.items() for head in option.heads or ()}
-    removed = tuple(head for head in all_heads(model.config) if str(head) not in left)
-    return Shrunk(built, removed, choice, points, table)
-
-
-def _on_examples(model: Any, examples: Task | Sequence[Any], calibrate: int, seed: int) -> tuple[Any, Sequence[Any]]:
+def _on_examples(model: Any, examples: Task | Sequence[Any], calibrate: int, seed: int) -> tuple[Any, list[Any]]:
     """Return the model, with a task's output where there is one, and the calibration batches."""
-    batches: list[Any] = []
     if isinstance(examples, Task):
-        model = examples.fit(model)
-        batches += examples.sample(calibrate, seed=seed)
+        model, batches = examples.fit(model), list(examples.sample(calibrate, seed=seed))
     else:
-        batches += examples
+        batches = list(examples)
     if not batches:
         raise DataError("examples: there is no example to calibrate on")
     return model, batches
 
 
-def options_of(
+def _shrink_by_walk(
     model: Model,
     batches: Sequence[Batch],
+    budget: Budget,
+    measuring: MeasureConfig,
+    native: bool,
+    uniform: bool,
+    progress: Progress,
+) -> Shrunk:
+    """Measure, choose, and build."""
+    timed = "latency" in budget.amounts()
+    prices = measured_prices(model, batches, measuring, native=native, timed=timed, progress=progress)
+    choice = choose(prices, budget.limits(prices), uniform=uniform)
+    with progress("building", len(choice.options), "map") as bar:
+        built = build(model, batches, choice, compute=measuring.compute, progress=bar)
+    kept = {f"{name}/{head}" for name, option in choice.options.items() for head in option.heads or ()}
+    removed = tuple(head for head in all_heads(model.config) if str(head) not in kept)
+    return Shrunk(built, removed, choice, frontier(prices, next(iter(budget.amounts())), uniform=uniform), prices)
+
+
+def measured_prices(
+    model: Model,
+    batches: Sequence[Batch],
+    measuring: MeasureConfig = MeasureConfig(),
     *,
-    grid: Grid = Grid(),
     native: bool = False,
-    labels: bool = False,
-    measured: int = MEASURED,
-    length: int = 0,
     timed: bool = False,
-    work: str | None = None,
-    compute: Compute = Compute(),
-    begin: Callable[[bool], None] | None = None,
+    begin: Callable[[bool], None] = lambda measures: None,
     progress: Progress = silent,
-) -> Table:
-    """Return the table of options of a model, see `shrink`; `begin` is told whether forms have to be measured."""
-    tokens = length or mean_length(batches)
-    settings = (model.config, grid, labels, measured, tokens, compute)
+) -> Prices:
+    """Return the prices of a model's options; `begin` is told whether damages have to be measured."""
+    length = measuring.length or mean_length(batches)
+    # Where the measurements are kept does not change them.
+    settings = model.config, dataclasses.replace(measuring, length=length, work=None)
     key = key_of_study(settings, (model.params, [dict(batch) for batch in batches]))
-    kept = Kept(None if work is None else path_of(work) / FILE, key)
-    if begin is not None:
-        begin(missing(model, grid, kept))
-    with progress("measuring forms", count_forms(model, grid), "form") as bar:
-        found = measure(
-            model, batches, grid, examples=measured, labels=labels, kept=kept, compute=compute, progress=bar
-        )
-    damage = "loss" if labels else agreement_kind(model.config)
+    kept = Kept(None if measuring.work is None else path_of(measuring.work) / FILE, key)
+    begin(missing(model, measuring.space, kept))
+    with progress("measuring forms", count_candidates(model, measuring.space), "form") as bar:
+        candidates = measure(model, batches, measuring, kept=kept, progress=bar)
+    damage = "loss" if measuring.labels else agreement_kind(model.config)
     clock = Stopwatch(model, batches[len(batches) // 2]) if timed else None
-    table = table_of(model, found, damage, tokens, kept, clock, progress)
+    prices = prices_of(model, candidates, damage, length, kept, clock, progress)
     if native:
-        levels = native_levels(model, found)
-        table = table.only(lambda option: option.level in levels)
-    return table
+        levels = native_levels(model, candidates)
+        prices = prices.only(lambda option: option.level in levels)
+    return prices
 
 
 def mean_length(batches: Sequence[Batch]) -> int:
@@ -290,12 +214,53 @@ def mean_length(batches: Sequence[Batch]) -> int:
     return max(round(float(sum(mask.sum() for mask in masks)) / max(sum(map(len, masks)), 1)), 1)
 
 
-def frontier(table: Table, quantity: str, *, uniform: bool = False) -> tuple[Point, ...]:
-    """Return the least damage within every share of the original model's cost that can be kept."""
-    whole = table.whole(quantity)
-    points = [Point(quantity, 1.0, 0.0, {name: table.whole(name) for name in QUANTITIES})]
-    for share in SHARES:
-        choice = choose_if_any(table, {quantity: share * whole}, uniform=uniform)
-        if choice is not None:
-            points.append(Point(quantity, share, choice.damage, choice.costs, len(choice.removed)))
-    return tuple(points)
+def build(
+    model: Model,
+    batches: Sequence[Batch],
+    choice: Choice,
+    *,
+    compute: Compute = Compute(),
+    progress: Update | None = None,
+) -> Model:
+    """Return the model that a choice describes, the decision in its history, by the old numbers of layers.
+
+    Heads are removed and layers converted first. Then one walk through both models refits every map to the residual
+    stream, so that it also repairs the losses of earlier layers; on the way feed-forwards lose their units
+    (`headjax.reconstruct`). The smaller model goes this way without the layers that are removed, and those behind them
+    make up for what the stream lacks.
+    """
+    chosen, gone, units, to = choice.options, list[HeadId](), dict[tuple[str, int], int](), dict[HeadLayer, str]()
+    for sub_layer in sub_layers_of(model):
+        option, attention = chosen[sub_layer.name], sub_layer.attention
+        if option.kind == NO_LAYER:
+            continue
+        if attention is None:
+            units[sub_layer.stack, sub_layer.layer] = sub_layer.units - (option.units or 0)
+            continue
+        here = sub_layer.head_stack, sub_layer.layer
+        gone += [HeadId(*here, head) for head in attention.ids if head not in (option.heads or ())]
+        to |= {here: option.to} if option.to else {}
+    smaller = prune(model, gone)
+    if to:
+        moments = collect(model, batches)
+        smaller = convert(smaller, to, batches={here: moments[here] for here in to}).model
+    if any(option.kind != "whole" for option in chosen.values()):
+        refit = functools.partial(reconstruct, model, batches, (), feed_forward=True, compute=compute)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a ridge is what few tokens are for
+            repaired = refit(units=units, converted=smaller, skipped=choice.removed, progress=progress)
+            smaller = remove_layers(prune_units(repaired.repaired, repaired.units), choice.removed)
+    return smaller.replace(history=(*smaller.history, history_entry("shrink", **decision(choice))))
+
+
+def decision(choice: Choice) -> dict[str, Any]:
+    """Return a choice as JSON data."""
+    layers = {
+        name: {
+            "form": option.description,
+            "damage": option.damage,
+            **({"heads": list(option.heads)} if option.heads else {}),
+        }
+        for name, option in choice.options.items()
+    }
+    return {"damage": choice.damage, "bound": choice.bound, "costs": dict(choice.costs), "layers": layers}

@@ -35,7 +35,7 @@ def making_up(block: LayerBlock, states: Sequence[State], without: Sequence[Stat
     Each map makes up for what the stream lacks of the original one, as the build's do. The feed-forward is left as it
     is: solving its many units would take more than all other work on a layer, for little gain.
     """
-    slots, found = [slot for slot in block.layer.config.slots if slot != FEED_FORWARD], dict[str, Any]()
+    slots, maps_by_slot = [slot for slot in block.layer.config.slots if slot != FEED_FORWARD], dict[str, Any]()
     here = LayerStep([(block, block)], list(map(States, states, without)), compute, slots=slots)
     for slot in slots:
         weight, bias = output_map(getattr(here.layer, slot))
@@ -47,8 +47,8 @@ def making_up(block: LayerBlock, states: Sequence[State], without: Sequence[Stat
         if solved.helps:
             here.replace_layer(with_change(here.layer, slot, solved.change))
             maps = output_map(getattr(here.layer, slot))
-            found[slot] = [None if variable is None else variable.get_raw_value() for variable in maps]
-    return found
+            maps_by_slot[slot] = [None if variable is None else variable.get_raw_value() for variable in maps]
+    return maps_by_slot
 
 
 def skipped_damages(
@@ -64,8 +64,8 @@ def skipped_damages(
     A large error bends the layers behind it, so that second order misleads: the first layers then look harmless. One
     walk takes the streams without each of the layers so far beside the model's own, half a plain pass a layer.
     """
-    found = sum_over(_apart(model, batch, made_up, labels, compute) for batch in batches)
-    damages = {name: float(total / max(weight, 1.0)) for name, (total, weight) in found.items()}
+    sums = sum_over(_apart(model, batch, made_up, labels, compute) for batch in batches)
+    damages = {name: float(total / max(weight, 1.0)) for name, (total, weight) in sums.items()}
     if agreement_kind(model.config) == "cosine" and not labels:
         damages = {name: 1.0 - cosine for name, cosine in damages.items()}
     for name, damage in damages.items():

@@ -48,11 +48,11 @@ def trim_vocabulary(model: Model, texts: Iterable[str]) -> Model:
         raise HeadjaxError("vocabulary: only encoders and decoders with a tokenizer can be trimmed")
     data = json.loads(tokenizer.vocabulary)
     ids = tokenizer.prompt_backend.get_vocab()
-    found = {int(token) for text in tokenizer.encode(list(texts)) for token in text}
-    found |= {number for token, number in ids.items() if len(token.removeprefix("##")) == 1}
-    found |= {token["id"] for token in data["added_tokens"]} | set(range(config.position_offset))
+    tokens = {int(token) for text in tokenizer.encode(list(texts)) for token in text}
+    tokens |= {number for token, number in ids.items() if len(token.removeprefix("##")) == 1}
+    tokens |= {token["id"] for token in data["added_tokens"]} | set(range(config.position_offset))
     names = {number: token for token, number in ids.items()}
-    kept = sorted(number for number in _with_parts(data["model"], found, names) if number < config.vocab_size)
+    kept = sorted(number for number in _with_parts(data["model"], tokens, names) if number < config.vocab_size)
     new = {old: place for place, old in enumerate(kept)}
     smaller = dataclasses.replace(config, vocab_size=len(kept))
     before, arrays, rows = flatten(config.tensors()), flatten(model.params), jnp.asarray(kept)
@@ -70,9 +70,9 @@ def trim_vocabulary(model: Model, texts: Iterable[str]) -> Model:
     return model.with_entry("trim_vocabulary", kept=kept)
 
 
-def _with_parts(own: Mapping[str, Any], found: Collection[int], names: Mapping[int, str]) -> set[int]:
+def _with_parts(own: Mapping[str, Any], tokens: Collection[int], names: Mapping[int, str]) -> set[int]:
     """Return ids with those of all tokens that merges make them of, and of the token for what is unknown."""
-    kept, ids = set(found), {token: number for number, token in names.items()}
+    kept, ids = set(tokens), {token: number for number, token in names.items()}
     unknown = own.get("unk_token")
     kept |= {ids[unknown]} if unknown in ids else {own["unk_id"]} if own.get("unk_id") is not None else set()
     makers: dict[str, list[Sequence[str]]] = {}
@@ -128,11 +128,11 @@ def _renumbered(processor: Any, new: Mapping[int, int]) -> Any:
 
 def _files(files: Mapping[str, bytes], new: Mapping[int, int]) -> dict[str, bytes]:
     """Return the files that came with a model, with new ids for generation; an export writes the tokenizer's anew."""
-    found = dict(files)
-    if GENERATION in found:
-        fields = json.loads(found[GENERATION])
-        found[GENERATION] = json.dumps({name: _new_ids(name, value, new) for name, value in fields.items()}).encode()
-    return found
+    trimmed = dict(files)
+    if GENERATION in trimmed:
+        fields = json.loads(trimmed[GENERATION])
+        trimmed[GENERATION] = json.dumps({name: _new_ids(name, value, new) for name, value in fields.items()}).encode()
+    return trimmed
 
 
 def _new_ids(field: str, value: Any, new: Mapping[int, int]) -> Any:

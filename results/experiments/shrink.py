@@ -26,9 +26,9 @@ from headjax.heads.agreement import agreement
 from headjax.heads.significance import Comparison
 from headjax.models.config import Batch
 from headjax.models.model import Model
-from headjax.shrinking.build import build, decision
-from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Choice, Table, choose_if_any
-from headjax.shrinking.shrink import options_of
+from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Choice, Prices, choose_if_any
+from headjax.shrinking.measure import MeasureConfig
+from headjax.shrinking.shrink import build, decision, measured_prices
 from headjax.training.distillation import Distillation, distill
 from results.table import Row, write
 
@@ -39,14 +39,14 @@ JUDGED = 128
 """Evaluation examples that the damage of a built model is measured on."""
 
 
-def choice_of(method: str, table: Table, limits: Mapping[str, float]) -> Choice | None:
+def choice_of(method: str, table: Prices, limits: Mapping[str, float]) -> Choice | None:
     """Return a method's choice, None where it cannot keep within the limits."""
     kinds = METHODS[method]
     allowed = table.only(lambda option: option.kind in kinds) if kinds else table
     return choose_if_any(allowed, limits, uniform=method == "uniform")
 
 
-def random_choice(table: Table, generator: np.random.Generator) -> Choice:
+def random_choice(table: Prices, generator: np.random.Generator) -> Choice:
     """Return a random option of every place, with all layers."""
     table = table.only(lambda option: option.kind != NO_LAYER)
     options = {place: own[generator.integers(len(own))] for place, own in table.options.items()}
@@ -79,14 +79,13 @@ class Study:
         headline = self.task.measure.headline
         yield Row(share="100%", metric=headline, value=self.whole.metrics[headline])
         yield Row(metric="evaluation examples", value=float(self.whole.examples))
-        first: tuple[Sequence[Batch], Table] | None = None
+        first: tuple[Sequence[Batch], Prices] | None = None
         for draw in range(self.options.draws):
             begun = time.process_time()
             batches = self.selection.sample(self.options.calibrate, seed=draw, **self._shapes)
             work = f"{self.options.work}/{self.options.name}/{self.number}/{draw}"
-            table = options_of(
-                self.model, batches, measured=self.options.measured, labels=self.options.labels, work=work
-            )
+            measuring = MeasureConfig(examples=self.options.measured, labels=self.options.labels, work=work)
+            table = measured_prices(self.model, batches, measuring)
             first = first or (batches, table)
             one = Row(draw=str(draw), metric="calibration examples", value=float(self.options.calibrate))
             yield one._replace(seconds=time.process_time() - begun)
@@ -98,7 +97,7 @@ class Study:
         if first is not None:
             yield from self.predictions(*first)
 
-    def cells(self, row: Row, batches: Sequence[Batch], table: Table, limits: Mapping[str, float]) -> Iterator[Row]:
+    def cells(self, row: Row, batches: Sequence[Batch], table: Prices, limits: Mapping[str, float]) -> Iterator[Row]:
         """Yield the numbers of all methods at one budget."""
         headline, ours = self.task.measure.headline, None
         tested = "loss" if headline == "perplexity" else headline
@@ -138,7 +137,7 @@ class Study:
         """Return a difference with its interval."""
         return row._replace(metric=metric, value=test.difference, low=test.low, high=test.high, p=test.p_value)
 
-    def predictions(self, batches: Sequence[Batch], table: Table) -> Iterator[Row]:
+    def predictions(self, batches: Sequence[Batch], table: Prices) -> Iterator[Row]:
         """Yield predicted and measured damages of random choices."""
         generator = np.random.default_rng(0)
         for number in range(self.options.decisions):

@@ -11,7 +11,7 @@ from benchmarks import operations, scaling
 from benchmarks.operations import NEW, OPERATIONS, Operation, Shape, drawn, language_model, tokens
 from benchmarks.scaling import CostCurve, Study, slope
 from headjax.conversion.decomposition import CP, Damping, sweep
-from headjax.conversion.products import Products
+from headjax.conversion.target import Products
 from headjax.core.tensors import count
 from headjax.heads.program import prepare
 from headjax.heads.scoring import batch_sums

@@ -11,7 +11,7 @@ import pytest
 import headjax
 from headjax.cli import main
 from headjax.core import numbers
-from headjax.heads.units import count_units
+from headjax.heads.surgery import count_units
 
 
 @pytest.fixture(scope="module")

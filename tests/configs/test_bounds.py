@@ -14,8 +14,7 @@ from headjax.conversion import ToCollaborative, ToDeep, ToFixed, ToGrouped, ToLa
 from headjax.core.errors import ConfigError, HeadjaxError
 from headjax.core.serialize import to_data
 from headjax.core.tensors import Constant, FanIn, Normal, SlicedXavier, TruncatedNormal
-from headjax.head_report.curves import CurveConfig
-from headjax.head_report.study import StudyConfig
+from headjax.head_report.study import CurveConfig, StudyConfig
 from headjax.heads.learned_gates import HardConcrete, Subset
 from headjax.heads.orders import OrderConfig
 from headjax.initialization import Admin

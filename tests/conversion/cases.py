@@ -7,7 +7,7 @@ import numpy as np
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent
 from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_attention
-from headjax.conversion.products import Products
+from headjax.conversion.target import Products
 from headjax.nn import AttentionOptions, Kind, Mask
 from headjax.nn.norms import OffsetRMSNorm, RMSNorm
 from headjax.nn.rotary import RotaryHalves, RotaryInterleaved, YarnScaling
@@ -69,7 +69,7 @@ def attentions(model):
 
 
 NORMS = {"query_norm": RMSNorm(), "key_norm": RMSNorm()}
-TURNING = {
+ROTARY = {
     "llama": tiny.grouped(4, 2, 4, rotary=RotaryHalves(base=100.0)),
     "qwen2": tiny.grouped(4, 2, 4, rotary=RotaryHalves(), projection_bias=True),
     "qwen3": tiny.grouped(4, 2, 4, rotary=RotaryHalves(), **NORMS),

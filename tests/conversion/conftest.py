@@ -2,7 +2,7 @@
 
 import pytest
 
-from headjax.conversion.products import Products
+from headjax.conversion.target import Products
 from tests.conversion.cases import PADDED, encoder, hidden, random_products
 
 

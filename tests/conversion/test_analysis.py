@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.conversion.analysis import captured_variance, rank_for
+from headjax.conversion.collaborative import captured_variance, rank_for
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -110,7 +110,7 @@ def test_a_criterion_is_chosen_by_the_output_on_batches_that_it_was_not_fitted_o
 def test_one_batch_is_cut_by_its_examples() -> None:
     model = model_of(LLAMA)
     found = calibrate(model, BATCHES[:1])
-    assert [len(batch["input_ids"]) for batch in found.judged] == [1]
+    assert [len(batch["input_ids"]) for batch in found.eval_batches] == [1]
     whole = collect(model, BATCHES[:1])["decoder", 0]
     assert_close(found.moments["decoder", 0].key_covariance, whole.key_covariance, sums=tiny.SUMS)
 

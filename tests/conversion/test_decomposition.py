@@ -6,8 +6,8 @@ import numpy as np
 
 from headjax.conversion import ToCollaborative, convert
 from headjax.conversion.decomposition import Damping, Solver, concatenation, fit_layers, sweep
-from headjax.conversion.products import Products, relative_distance, squared_norm
 from headjax.conversion.sharing import leading_columns
+from headjax.conversion.target import Products, relative_distance, squared_norm
 from headjax.heads.surgery import map_attention
 from tests import tiny
 from tests.closeness import assert_close, tolerance

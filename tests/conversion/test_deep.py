@@ -7,8 +7,8 @@ import pytest
 
 from headjax.cli import main
 from headjax.conversion import ToDeep, convert
+from headjax.conversion.deep import deepen
 from headjax.core.errors import ConfigError
-from headjax.heads.deepen import deepen
 from headjax.models.model import load
 from headjax.tokenizers.learned import byte_tokenizer
 from tests import tiny

@@ -9,7 +9,7 @@ from headjax.conversion import ToGrouped, convert
 from headjax.nn import GroupedAttention, RotaryHalves, RotaryInterleaved
 from tests import tiny
 from tests.closeness import assert_close
-from tests.conversion.cases import PADDED, TURNING, attentions, converted_layer, hidden, output
+from tests.conversion.cases import PADDED, ROTARY, attentions, converted_layer, hidden, output
 from tests.nn.formulations import random_params
 
 
@@ -90,7 +90,7 @@ def test_aligned_keys_keep_the_mean_size_of_their_heads() -> None:
     assert_close(jnp.linalg.norm(key), sizes.mean(), sums=tiny.SUMS)
 
 
-QWEN3 = TURNING["qwen3"]
+QWEN3 = ROTARY["qwen3"]
 
 
 @pytest.mark.parametrize("pooling", ["fitted", "aligned", "mean"])

@@ -8,14 +8,14 @@ import pytest
 
 from headjax.conversion import convert
 from headjax.conversion.calibration import Moments
-from headjax.conversion.latent import ToLatent, _turned_grams, low_rank
-from headjax.conversion.target import Site, Target
-from headjax.conversion.turning import DISTANCES
+from headjax.conversion.latent import ToLatent, _rotated_grams, low_rank
+from headjax.conversion.rope import DISTANCES
+from headjax.conversion.target import ConversionInput, Target
 from headjax.core.errors import ConfigError
 from headjax.nn.rotary import RotaryInterleaved
 from tests import tiny
 from tests.closeness import assert_close
-from tests.conversion.cases import TURNING
+from tests.conversion.cases import ROTARY
 from tests.hub.directories import LLAMA, model_of
 from tests.nn.formulations import WIDTH, random_params
 
@@ -23,11 +23,11 @@ PART = tiny.multi_head(2, 6, value_dim=3, rotary=RotaryInterleaved(dim=4))
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("source", [TURNING["llama"], PART], ids=["whole heads", "a part"])
+@pytest.mark.parametrize("source", [ROTARY["llama"], PART], ids=["whole heads", "a part"])
 def test_a_key_s_error_costs_its_logits_over_all_distances(source) -> None:
     """Of queries drawn from the site's distribution, turned one position at a time."""
     params = random_params(source)
-    grams = np.asarray(_turned_grams(source, Site(tiny.bound(source, params, WIDTH, WIDTH))), np.float64)
+    grams = np.asarray(_rotated_grams(source, ConversionInput(tiny.bound(source, params, WIDTH, WIDTH))), np.float64)
     error = np.random.default_rng(3).standard_normal(source.head_dim)
     for head in range(source.num_heads):
         total = 0.0
@@ -51,7 +51,7 @@ def test_calibration_keeps_the_mean_key_and_lowers_the_error_of_outputs() -> Non
     assert difference(convert(model, target, batches=batches)) < 0.8 * difference(convert(model, target))
 
 
-@pytest.mark.parametrize("source", [TURNING["llama"], tiny.multi_head(2, 4)], ids=["turned", "plain"])
+@pytest.mark.parametrize("source", [ROTARY["llama"], tiny.multi_head(2, 4)], ids=["turned", "plain"])
 def test_the_second_criterion_is_the_error_of_keys_and_values(source) -> None:
     """Keys and values count alike, whatever their size."""
     params, generator = random_params(source), np.random.default_rng(1)
@@ -63,7 +63,7 @@ def test_the_second_criterion_is_the_error_of_keys_and_values(source) -> None:
     root = np.linalg.cholesky(covariance).T
 
     def cost(target: Target) -> float:
-        (found,) = target.convert([Site(tiny.bound(source, params, WIDTH, WIDTH), moments)], seed=0)
+        (found,) = target.convert([ConversionInput(tiny.bound(source, params, WIDTH, WIDTH), moments)], seed=0)
         inner, total = found.params.get("inner", found.params), 0.0
         for name in ("key", "value"):
             lost = params[name] - np.einsum("mr,rhd->mhd", found.params["latent"], inner[name])
@@ -77,7 +77,7 @@ def test_the_second_criterion_is_the_error_of_keys_and_values(source) -> None:
 
 def test_a_rank_beyond_the_keys_and_values_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^rank:"):
-        ToLatent(rank=17).check(TURNING["llama"], WIDTH, WIDTH)
+        ToLatent(rank=17).check(ROTARY["llama"], WIDTH, WIDTH)
 
 
 def test_low_rank_is_the_best_of_its_rank() -> None:

@@ -29,24 +29,24 @@ def test_heads_beyond_memory_are_refused_by_the_name_of_the_field(model, sizes, 
         convert(model, ToFixed(**sizes))
 
 
-TURNING = tiny.multi_head(3, 6, rotary=RotaryHalves(base=100.0), value_dim=4)
+ROTARY = tiny.multi_head(3, 6, rotary=RotaryHalves(base=100.0), value_dim=4)
 
 
 def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:
     """Exactly, where a head has no keys at the others; each head has its own."""
-    params, inputs = random_params(TURNING), jnp.asarray(random_inputs())
+    params, inputs = random_params(ROTARY), jnp.asarray(random_inputs())
     kept = ((0, 1), (1, 2), (0, 2))
     mask = np.zeros((3, 6), np.float32)
     for head, pair in enumerate(kept):
         mask[head, [*pair, *(number + 3 for number in pair)]] = 1.0
     params |= {"key": params["key"] * mask[None], "key_bias": params["key_bias"] * mask}
-    found, weights = converted_layer(TURNING, params, ToFixed(head_dim=4, value_dim=4))
+    found, weights = converted_layer(ROTARY, params, ToFixed(head_dim=4, value_dim=4))
     assert (found.head_dim, found.frequencies, found.rotary.dim) == (4, kept, 6)
 
     def output(attention, params):
         return outputs_of(attention, params, inputs)
 
-    assert_close(output(found, weights), output(TURNING, params), sums=2 * tiny.SUMS)
+    assert_close(output(found, weights), output(ROTARY, params), sums=2 * tiny.SUMS)
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:
 )
 def test_heads_that_turn_and_cannot_shrink_are_refused(target, fields, field) -> None:
     with pytest.raises(ConfigError, match=f"^{field}:"):
-        target.check(TURNING.replace(**fields), WIDTH, WIDTH)
+        target.check(ROTARY.replace(**fields), WIDTH, WIDTH)

@@ -7,15 +7,14 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import LearnedGates
 from headjax.heads.reconstruct import LayerRepair, Reconstruction
 from headjax.heads.scoring import DESCRIPTIONS, Scores
-from headjax.shrinking.choice import Choice, Table
-from headjax.shrinking.shrink import Point, Shrunk
+from headjax.shrinking.choice import Choice, Point, Prices, Shrunk
 from tests import tiny
 
 HEADS = tuple(HeadId(f"some.{'long.' * 9}path.*.attn", layer, head) for layer in range(9) for head in range(99))
 MODEL = tiny.model(tiny.decoder_config())
 VALUES = dict.fromkeys(HEADS, 0.5)
 ARRAY = np.zeros((3, 400))
-CHOICE, TABLE = Choice({}, 0.1, 0.1, 0.0, {}), Table({}, {}, "kl")
+CHOICE, PRICES = Choice({}, 0.1, 0.1, 0.0, {}), Prices({}, {}, "kl")
 REPAIRS = tuple(LayerRepair(f"decoder/{layer}", 12000, 5, 0.1, 0.5, True) for layer in range(64))
 
 
@@ -25,7 +24,7 @@ REPAIRS = tuple(LayerRepair(f"decoder/{layer}", 12000, 5, 0.1, 0.5, True) for la
         Scores(dict.fromkeys(DESCRIPTIONS, VALUES), 1.0, 1000, 0.1),
         LearnedGates({"decoder": ARRAY}, HEADS, VALUES, ARRAY),
         Reconstruction(MODEL, HEADS, {}, REPAIRS, 5),
-        Shrunk(MODEL, HEADS, CHOICE, (Point("parameters", 0.5, 0.1, {}),) * 40, TABLE),
+        Shrunk(MODEL, HEADS, CHOICE, (Point("parameters", 0.5, 0.1, {}),) * 40, PRICES),
     ],
     ids=lambda result: type(result).__name__,
 )

@@ -14,7 +14,8 @@ from flax import nnx
 import headjax
 from headjax.heads.learned_gates import HardConcrete, Subset
 from headjax.heads.orders import ORDERS, OrderConfig
-from headjax.shrinking.grid import Grid, Level
+from headjax.shrinking.measure import MeasureConfig
+from headjax.shrinking.search_space import SearchSpace, SubLayerSize
 from tests.golden.results import CLOSE, by_head, compare, drawn, summary
 from tests.golden.test_families import FAMILIES, batch, family, labelled, outputs
 
@@ -149,10 +150,9 @@ SHRUNK: dict[str, tuple[str, dict[str, float], dict[str, Any]]] = {
 def test_shrinking(budget):
     name, amounts, options = SHRUNK[budget]
     if "loss" not in options:
-        levels = (Level(1.0, "grouped", 0.5), Level(1.0, "latent", 0.5))
-        options = options | {
-            "grid": Grid(heads=(0.5,), units=(0.5,), cached=levels, others=(Level(1.0, "fixed", 0.5),))
-        }
+        levels = (SubLayerSize(1.0, "grouped", 0.5), SubLayerSize(1.0, "latent", 0.5))
+        space = SearchSpace(heads=(0.5,), units=(0.5,), cached=levels, others=(SubLayerSize(1.0, "fixed", 0.5),))
+        options = options | {"measuring": MeasureConfig(space=space)}
     found = headjax.shrink(model_of(name), list(batches_of(name)), headjax.Budget(**amounts), **options)
     results = {"logits": logits(name, found.model), "damage": np.array([point.damage for point in found.frontier])}
     gone = set(map(str, found.removed))

@@ -10,11 +10,10 @@ from headjax.core.errors import HeadjaxError
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
 from headjax.head_report.answer import answer, tolerance
-from headjax.head_report.curves import CurveConfig, CurvePoint, Judged, curve, removable
 from headjax.head_report.page import curve_table, write_report
-from headjax.head_report.study import study_heads
+from headjax.head_report.study import CurveConfig, CurvePoint, Judged, curve, removable, study_heads
 from headjax.heads.head_id import all_heads
-from headjax.heads.reconstruction_order import reconstruction_order
+from headjax.heads.orders import reconstruction_order
 from headjax.heads.seam import UNIT
 from tests import tiny
 from tests.models.test_encoder import config as encoder

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from headjax.conversion.deep import deep_config, deepen, level, split_attention, split_feed_forward
 from headjax.core import tensors
 from headjax.core.errors import ConfigError
 from headjax.core.modules import bind, declared
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Normal, initialize
-from headjax.heads.deepen import deep_config, deepen, level, split_attention, split_feed_forward
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.nn import Kind, NoHeadsAttention

@@ -10,9 +10,8 @@ from headjax.core.errors import HeadjaxError
 from headjax.heads import ordering
 from headjax.heads.ablation import Ablation
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.orders import OrderConfig, order_heads, units
+from headjax.heads.orders import OrderConfig, order_heads, reconstruction_order, units
 from headjax.heads.pruning import prune
-from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.nn import GroupedAttention, Kind
 from headjax.nn.compressed import CompressedAttention
 from headjax.nn.embeddings import RelativeBuckets

@@ -6,8 +6,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
-from headjax.heads.surgery import map_attention, map_feed_forward
-from headjax.heads.units import count_units
+from headjax.heads.surgery import count_units, map_attention, map_feed_forward
 from headjax.nn import CompressedAttention, GroupedAttention, Kind
 from tests import tiny
 from tests.closeness import assert_close

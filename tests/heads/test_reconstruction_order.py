@@ -4,7 +4,9 @@ import pytest
 
 from headjax.heads import sensitivity
 from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.reconstruction_order import batches_for, layer_removals, reconstruction_order
+from headjax.heads.orders import reconstruction_order
+from headjax.heads.refit import layer_removals
+from headjax.heads.sums import batches_for
 from headjax.heads.surgery import map_attention
 from headjax.models.tasks import Classification
 from tests import tiny

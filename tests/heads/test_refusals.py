@@ -13,14 +13,13 @@ from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import all_heads
 from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates
 from headjax.heads.ordering import requested_count, uniform_steps
-from headjax.heads.orders import OrderConfig, order_heads
+from headjax.heads.orders import OrderConfig, order_heads, reconstruction_order
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
-from headjax.heads.reconstruction_order import reconstruction_order
 from headjax.heads.scoring import Scores, score_heads
 from headjax.heads.significance import paired_bootstrap
 from headjax.heads.statistics import sum_over
-from headjax.heads.units import prune_units
+from headjax.heads.surgery import prune_units
 from headjax.nn import Kind, NoHeadsAttention
 from tests import tiny
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from headjax.core import tensors
-from headjax.heads.surgery import map_feed_forward
-from headjax.heads.units import count_units, pad_units, prune_units
+from headjax.heads.surgery import count_units, map_feed_forward, pad_units, prune_units
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import CONFIGS, LLAMA, T5, model_of

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from headjax.conversion.deep import deepen
 from headjax.core import tensors
 from headjax.core.errors import CheckpointError, ConfigError
-from headjax.heads.deepen import deepen
 from headjax.initialization import Admin, ModelSource
 from headjax.models.tasks import Classification
 from tests import tiny

@@ -5,7 +5,7 @@ import pytest
 
 from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.pruning import prune
-from headjax.shrinking.choice import QUANTITIES, Option, Table
+from headjax.shrinking.choice import QUANTITIES, Option, Prices
 from results.experiments import design, shrink
 from results.experiments.ground_truth import SETTINGS, auroc, induction_model, repetitions
 from results.experiments.ground_truth import measure as measure_orders
@@ -49,7 +49,7 @@ def test_the_oracle_ranks_them_first_and_a_reversed_order_last():
 def test_methods_of_shrinking_take_their_own_options_alone():
     own = (Option("encoder/0", parameters=10.0), *(Option("encoder/0", kind, kind, damage=damage, parameters=cost)
            for kind, damage, cost in (("heads", 3.0, 4.0), ("sharing", 2.0, 6.0), ("both", 1.0, 5.0))))  # fmt: skip
-    table = Table({"encoder/0": own}, dict.fromkeys(QUANTITIES, 0.0), "kl")
+    table = Prices({"encoder/0": own}, dict.fromkeys(QUANTITIES, 0.0), "kl")
 
     def chosen(method, most):
         found = shrink.choice_of(method, table, {"parameters": most})

@@ -15,7 +15,7 @@ from tests.closeness import assert_close
 from tests.models.test_encoder import config as albert
 from tests.selected import first
 from tests.sites.houses import HOUSES, SUMS, batches, mean_loss, scaled, snapshot
-from tests.sites.test_missed import Raw
+from tests.sites.test_unrecognised import Raw
 
 BATCHES = batches(2)
 
@@ -35,8 +35,8 @@ def test_the_choice_is_the_best_of_all_within_the_budget(name):
     whole = attention_parameters(model)
     assert type(found.model) is type(model)
     assert attention_parameters(found.model) == found.choice.costs["parameters"] <= 0.7 * whole
-    assert found.table.whole("parameters") == whole
-    every = itertools.product(*found.table.options.values())
+    assert found.prices.whole("parameters") == whole
+    every = itertools.product(*found.prices.options.values())
     sums = [sum(one.damage for one in own) for own in every if sum(one.parameters for one in own) <= 0.7 * whole]
     assert abs(found.choice.damage - min(sums)) < 1e-6
 
@@ -51,7 +51,7 @@ def test_damages_are_rises_of_the_loss_with_the_least_important_heads_gone():
         np.mean([mean_loss(scaled(model, without(sites, gone)), batch) for batch in BATCHES])
         for gone in ((), *(heads[:count] for count in (1, 2, 3)))
     ]
-    options = found.table.options["layers.*.attn/1"]
+    options = found.prices.options["layers.*.attn/1"]
     assert [option.heads for option in options[1:]] == [tuple(sorted(h.head for h in heads[n:])) for n in (1, 2, 3)]
     assert_close([option.damage for option in options], np.array(losses) - losses[0], sums=SUMS, scale=max(losses))
 
@@ -63,7 +63,7 @@ def test_layers_that_are_not_recognised_count_and_stay_as_they_are():
     with pytest.warns(UserWarning, match=r"layers\.1\.attn") as caught:
         found = headjax.shrink(model, BATCHES, Budget(parameters=0.8), loss=mean_loss)
     assert len(caught) == 1
-    assert found.table.whole("parameters") == whole
+    assert found.prices.whole("parameters") == whole
     assert attention_parameters(found.model) == found.choice.costs["parameters"] <= 0.8 * whole
     with pytest.raises(HeadjaxError, match=r"layers\.1\.attn"):
         headjax.shrink(model, BATCHES, Budget(parameters=0.8), loss=mean_loss, strict=True)

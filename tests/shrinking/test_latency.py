@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 
 from headjax.shrinking.choice import NO_LAYER, choose, least_cost
-from headjax.shrinking.grid import Grid, Level
-from headjax.shrinking.latency import Part, Stopwatch, _computed, alone
-from headjax.shrinking.measure import measure
-from headjax.shrinking.places import places_of
-from headjax.shrinking.table import table_of
+from headjax.shrinking.measure import MeasureConfig, measure
+from headjax.shrinking.prices import Part, Stopwatch, _computed, alone, prices_of
+from headjax.shrinking.search_space import SearchSpace, SubLayerSize, sub_layers_of
 from headjax.storage.kept import Kept
 from tests import tiny
 
 BATCH = tiny.tokens(16, 12, 0)
-GRID = Grid(heads=(0.5, 0.0), units=(0.5, 0.05), cached=(Level(1.0, "grouped", 0.5),), others=())
+GRID = SearchSpace(heads=(0.5, 0.0), units=(0.5, 0.05), cached=(SubLayerSize(1.0, "grouped", 0.5),), others=())
 REST = 0.5
 
 
@@ -24,7 +22,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def measured(model):
-    return measure(model, [BATCH], GRID, examples=16)
+    return measure(model, [BATCH], MeasureConfig(space=GRID, examples=16))
 
 
 def true_seconds(part: Part) -> float:
@@ -61,7 +59,7 @@ class Loaded:
 
 
 def timed(model, measured, clock):
-    return table_of(model, measured, "kl", 12, Kept(), clock)
+    return prices_of(model, measured, "kl", 12, Kept(), clock)
 
 
 @pytest.mark.whole
@@ -99,7 +97,7 @@ def test_the_parts_of_a_model_are_all_of_its_work(model):
     def flops(part):
         return _computed.lower(part, clock._params(part), BATCH).compile().cost_analysis()["flops"]
 
-    sub_layers = [flops(part) for part in {alone(model.config, place) for place in places_of(model)}]
+    sub_layers = [flops(part) for part in {alone(model.config, place) for place in sub_layers_of(model)}]
     rest, whole = flops(Part(model.config, "rest")), flops(Part(model.config, "model"))
     assert len(sub_layers) == 2
     assert sum(sub_layers) + rest == pytest.approx(whole, rel=0.04)

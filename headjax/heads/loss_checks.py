@@ -1,25 +1,108 @@
-"""Attention that a loss computes and that no site gates: in layers that are not recognised.
-
-It is seen in the trace of the loss, whatever its code looks like: logits are a product of two arrays that depend on the
-batch, weights their exponentials (or sigmoids), contexts a product of weights with an array that depends on the batch.
-Contexts of a site meet its gates before they enter such a product again; others never do.
-"""
+"""Checks of a loss on its first batches: attention that no site gates, and examples that depend on each other."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
-from headjax.heads.coupling import compare_examples
-from headjax.heads.discovery import REGISTER, not_recognised, report_missed
-from headjax.heads.program import Losses, ModuleProgram, Program
-from headjax.heads.seam import subclass
+from headjax.core.errors import HeadjaxError
+from headjax.heads.discovery import REGISTER, not_recognised, report_unrecognised
+from headjax.heads.program import Losses, ModuleProgram, OwnLoss, Program, arrays_of, compiled, examples_in
+from headjax.heads.seam import coarsest, subclass
 from headjax.heads.site import ROOT, Gates, at_path, is_within, ones, parameters
+from headjax.mesh.distributed import fetch
+from headjax.mesh.mesh import take
+
+
+def compare_examples(program: Program, state: Any, batch: Any) -> bool:
+    """Raise `HeadjaxError` unless a user's loss is one of its examples; return whether the batch has several to tell.
+
+    Losses of examples, [batch], must stay as they are with others in the place of every second one; one number must be
+    the mean or the sum of those of the examples alone.
+    """
+    known = isinstance(program.loss, OwnLoss) and program.read is not arrays_of  # that of a model of headjax
+    losses = {} if known else {"loss": program}
+    for name, metric in program.metrics:
+        one = dataclasses.replace(program, loss=metric, metrics=())
+        losses |= {} if one.calls(state, batch).per_example else {name: one}
+    return all(_compared(name, one, state, batch) for name, one in losses.items())
+
+
+def _compared(name: str, program: Program, state: Any, batch: Any) -> bool:
+    """Raise `HeadjaxError` unless one loss is one of its examples; return whether there are several."""
+    gates = ones(program.sites)
+    traced, shapes = jax.make_jaxpr(program.value, return_shape=True)(state, gates, batch)
+    by_example = shapes.total.ndim == 1
+    count = shapes.total.shape[0] if by_example else examples_in(batch)
+    if not any(array.ndim and array.shape[0] == count for array in jax.tree.leaves(batch)):
+        raise HeadjaxError(f"{name}: returned {count} numbers for a batch of {examples_in(batch)} examples")
+    if count == 1:
+        return False
+    with jax.default_matmul_precision("highest"):
+        numbers = (_beside_others if by_example else _alone)(program, state, gates, batch, count)
+    share = min(0.03, 64 * float(jnp.finfo(coarsest(traced.jaxpr)).eps) * (1.0 if by_example else count**0.5))
+    differs = np.abs(numbers.apart - numbers.whole) > share * numbers.scale  # False where a number is not finite
+    if differs.any():
+        at = np.unravel_index(differs.argmax(), differs.shape)
+        raise HeadjaxError(
+            f"{name}: {numbers.whole[at]:.4g} in a batch is {numbers.apart[at]:.4g} {numbers.how}, so it is no sum "
+            "over examples (in-batch negatives, batch statistics, a balance term, an array of the batch without an "
+            "axis of examples); return the loss of every example, [batch], by itself, or make the batch one example by "
+            "an axis of length 1 in front of its arrays"
+        )
+    return True
+
+
+class _Apart(NamedTuple):
+    """Numbers of a whole batch, and what they would be if its examples did not depend on each other."""
+
+    whole: np.ndarray
+    apart: np.ndarray
+    scale: Any
+    how: str
+
+
+def _beside_others(program: Program, state: Any, gates: Gates, batch: Any, count: int) -> _Apart:
+    """Compare the losses of examples, and their numbers of targets, in batches of one shape: rounding is the same."""
+    places = np.arange(count)
+    even, odd = places // 2 * 2, np.minimum(places // 2 * 2 + 1, count - 1)
+    batches = (jax.tree.map(functools.partial(_picked, pick), batch) for pick in (places, even, odd))
+    whole, *halves = (np.stack(fetch(_value(program, state, gates, one))) for one in batches)  # [2, batch]
+    apart = np.select([(even == places)[None], (odd == places)[None]], halves)
+    return _Apart(whole, apart, np.abs(whole).max(axis=-1, keepdims=True), "beside other examples")
+
+
+def _alone(program: Program, state: Any, gates: Gates, batch: Any, count: int) -> _Apart:
+    """Compare the loss of a batch with the mean, or the sum, of those of batches of one example."""
+    whole = np.asarray(fetch(_value(program, state, gates, batch)).total)[None]
+    alone = fetch(_losses(program, state, gates, batch)).total
+    mean = alone.mean(dtype=np.float64)
+    factor = 1 if abs(mean - whole[0]) <= abs(count * mean - whole[0]) else count
+    return _Apart(whole, np.array([factor * mean]), factor * np.abs(alone).max(), "for its examples alone")
+
+
+def _picked(examples: np.ndarray, array: jax.Array) -> jax.Array:
+    """Return some examples of an array that has an axis of them."""
+    return take(array, examples, 0, "batches") if array.ndim and array.shape[0] == len(examples) else array
+
+
+@compiled()
+def _value(program: Program, state: Any, gates: Gates, batch: Any) -> Losses:
+    return program.value(state, gates, batch)
+
+
+@compiled()
+def _losses(program: Program, state: Any, gates: Gates, batch: Any) -> Losses:
+    return program.losses(state, gates, batch)
+
 
 SCOPE = "module "
 """Beginning of the names of scopes that are paths of modules."""
@@ -34,20 +117,20 @@ def checked(program: Program, state: Any, batches: Iterable[Any], strict: bool) 
     way = REGISTER if isinstance(program, ModuleProgram) else "give its W_O among the sites"
     for number, batch in enumerate(map(program.read, batches)):
         if number == 0:
-            report_missed(missed(program, state, batch), strict, way)
+            report_unrecognised(unrecognised(program, state, batch), strict, way)
         compared = compared or compare_examples(program, state, batch)
         yield batch
 
 
-def missed(program: Program, state: Any, batch: Any) -> dict[str, str]:
+def unrecognised(program: Program, state: Any, batch: Any) -> dict[str, str]:
     """Return the attention layers of a loss that are no sites, by path, with their classes."""
-    places = _without_gates(_value, program, state, batch)
+    places = _without_gates(_total, program, state, batch)
     if not isinstance(program, ModuleProgram):
         return {"/".join(name for name in place if "->" not in name) or "the function": "" for place in places}
     model = nnx.merge(program.graph, state)
     paths = set(not_recognised(model, program.sites))
     if places:
-        named = _without_gates(_scoped_value, program, state, batch)
+        named = _without_gates(_scoped_total, program, state, batch)
         called = ([name for name in place if name.startswith(SCOPE)] for place in named)
         paths |= {_with_parameters(model, within[-1].removeprefix(SCOPE) if within else ROOT) for within in called}
     inner = [path for path in paths if not any(is_within(other, path) for other in paths)]
@@ -68,11 +151,11 @@ def parameters_of(model: nnx.Module, paths: Iterable[str], besides: Iterable[str
     return sum(variable[...].size for variable in held)
 
 
-def _value(program: Program, state: Any, gates: Gates, batch: Any) -> jax.Array:
+def _total(program: Program, state: Any, gates: Gates, batch: Any) -> jax.Array:
     return program.value(state, gates, batch).total
 
 
-def _scoped_value(program: ModuleProgram, state: Any, gates: Gates, batch: Any) -> jax.Array:
+def _scoped_total(program: ModuleProgram, state: Any, gates: Gates, batch: Any) -> jax.Array:
     """Return the loss, computed under scopes that are named by the paths of the modules."""
     model = program.gated(state, gates)
     modules: list[Any] = list(nnx.iter_modules(model, graph=True))
@@ -183,10 +266,10 @@ class _Walk:
         """Return the facts of a loop's outputs, once what is carried from turn to turn says nothing new."""
         before, carry, rest = taken[:constants], taken[constants : constants + carried], taken[constants + carried :]
         while True:
-            made = self.run(body.jaxpr, [*before, *carry, *rest], calls, place)
-            after = [_joined(pair) for pair in zip(carry, made[:carried], strict=True)]
+            facts = self.run(body.jaxpr, [*before, *carry, *rest], calls, place)
+            after = [_joined(pair) for pair in zip(carry, facts[:carried], strict=True)]
             if after == carry:
-                return made
+                return facts
             carry = after
 
     def _fact(self, name: str, taken: list[_Fact], calls: tuple[int, ...], place: Place) -> _Fact:

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from headjax.conversion import ToGrouped, convert
-from headjax.conversion.target import Site
-from headjax.conversion.turning import shared_key, turning_keys
+from headjax.conversion.rope import rotary_keys_of, shared_key
+from headjax.conversion.target import ConversionInput
 from headjax.heads.pruning import prune
 from headjax.models.generation import generate
 from headjax.models.sampling import Greedy
@@ -14,7 +14,7 @@ from headjax.nn import CompressedAttention
 from headjax.nn.rotary import RotaryHalves, RotaryInterleaved
 from tests import tiny
 from tests.closeness import assert_close
-from tests.conversion.cases import TURNING, converted_layer, output
+from tests.conversion.cases import ROTARY, converted_layer, output
 from tests.hub.directories import CONFIGS, LLAMA, model_of
 from tests.nn.formulations import WIDTH, random_inputs, random_params
 from tests.selected import first
@@ -23,7 +23,7 @@ from tests.selected import first
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_keys_that_are_complex_multiples_share_without_loss(name) -> None:
     """One head's pairs are another's, scaled and turned by a number of each frequency's own."""
-    source, inputs = TURNING[name], jnp.asarray(random_inputs())
+    source, inputs = ROTARY[name], jnp.asarray(random_inputs())
     params = random_params(source)
     factor = np.array([0.7 + 0.2j, -0.4 + 1.1j])
     for part in {"key", "key_bias", "value", "value_bias"} & params.keys():
@@ -64,7 +64,7 @@ def logit_error(params, rows, factors) -> float:
 
 def test_no_small_change_of_a_shared_key_makes_the_error_smaller() -> None:
     params, generator = cancelling(0), np.random.default_rng(0)
-    rows, factors = shared_key(turning_keys(Site(tiny.bound(SLOW, params, WIDTH, WIDTH))))
+    rows, factors = shared_key(rotary_keys_of(ConversionInput(tiny.bound(SLOW, params, WIDTH, WIDTH))))
     best = logit_error(params, rows, factors)
     assert best < 0.9 * logit_error(params, 0.0 * rows, factors)
     for _ in range(5):
@@ -76,7 +76,7 @@ def test_no_small_change_of_a_shared_key_makes_the_error_smaller() -> None:
 PART = tiny.multi_head(2, 6, value_dim=3, rotary=RotaryInterleaved(dim=4))
 
 
-@pytest.mark.parametrize("source", [*TURNING.values(), PART], ids=[*TURNING, "part"])
+@pytest.mark.parametrize("source", [*ROTARY.values(), PART], ids=[*ROTARY, "part"])
 def test_a_layer_comes_back_at_full_size(source) -> None:
     params = random_params(source)
     found, weights = converted_layer(source, params, f"latent:rank={WIDTH}")

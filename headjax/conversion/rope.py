@@ -1,4 +1,4 @@
-"""Keys that turn with their positions: the cost of errors, and fewer keys: shared ones, or some frequencies."""
+"""Keys that rotate with their positions: the cost of errors, and fewer keys: shared ones, or some frequencies."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion.sharing import Groups
-from headjax.conversion.target import Site, bias_or_zeros, shared_fields
+from headjax.conversion.target import ConversionInput, bias_or_zeros, shared_fields
 from headjax.core.tensors import Params
 from headjax.nn import GroupedAttention, Kind
 from headjax.nn.rotary import Rotary
 
 DISTANCES = 256
-"""Number of distances between query and key, from 0 on, that turned keys are weighed for."""
+"""Number of distances between query and key, from 0 on, that rotated keys are weighed for."""
 
 TINY = 1e-30
 RIDGE = 1e-4
@@ -28,10 +28,10 @@ DAMPING = 1e-9
 """Share of the mean of a diagonal that is added to it, so that equations have one solution."""
 
 
-class Turning(NamedTuple):
+class RotaryKeys(NamedTuple):
     """One layer's keys in coordinates in which rows are independent, and the cost of their errors. NumPy, float64.
 
-    An error e of KV head g adds u . e to the logit of a query at distance t, where u is the query turned by t. The
+    An error e of KV head g adds u . e to the logit of a query at distance t, where u is the query rotated by t. The
     softmax does not see the mean over a row. For errors that differ from token to token the mean square that it sees is
     e^T G_g e, with
 
@@ -43,7 +43,7 @@ class Turning(NamedTuple):
 
     which is near G_g at fast frequencies and near 0 at slow ones. Row i of `rows` differs from token to token in the
     share `within[i]` of its square, so it counts by within[i] G_g + (1 - within[i]) H_g. Terms between two frequencies
-    vanish only where one of them turns within the context. Errors at slow ones add up or cancel.
+    vanish only where one of them rotates within the context. Errors at slow ones add up or cancel.
 
     Dimensions of a head lie with all first ones of the rotary pairs before all second ones.
     """
@@ -64,7 +64,7 @@ class Turning(NamedTuple):
         """Cost of an error of one in a dimension, a mean over the two of each pair, `[kv_heads, frequencies]`."""
         return _sizes(self.moving)
 
-    def of(self, keys: np.ndarray) -> Turning:
+    def of(self, keys: np.ndarray) -> RotaryKeys:
         """Return these KV heads alone."""
         return self._replace(rows=self.rows[:, keys], moving=self.moving[keys], still=self.still[keys])
 
@@ -93,61 +93,61 @@ def _sizes(matrix: np.ndarray) -> np.ndarray:
     return np.maximum(size, 1e-9 * max(float(size.max()), TINY))
 
 
-def turns(attention: Kind) -> bool:
-    """Return whether a layer has keys that turn with their positions."""
+def is_rotary(attention: Kind) -> bool:
+    """Return whether a layer has keys that rotate with their positions."""
     return issubclass(attention.of, GroupedAttention) and attention.rotary is not None
 
 
-def turns_whole(attention: Kind) -> bool:
-    """Return whether all dimensions of the queries and keys turn."""
+def is_fully_rotary(attention: Kind) -> bool:
+    """Return whether all dimensions of the queries and keys rotate."""
     return attention.rotary is not None and attention.rotary.dim in (None, attention.head_dim)
 
 
 def grouped_of(attention: Kind) -> Kind:
-    """Return a layer whose keys turn as grouped attention; multi-head attention has a key for every head."""
+    """Return a layer whose keys rotate as grouped attention; multi-head attention has a key for every head."""
     if attention.of is GroupedAttention:
         return attention
     return Kind(GroupedAttention, kv_heads=attention.num_heads, **shared_fields(attention))
 
 
-def turning_keys(site: Site) -> Turning:
-    """Return the keys of a layer all of whose dimensions turn, with the cost of their errors."""
-    source = grouped_of(site.attention)
+def rotary_keys_of(layer: ConversionInput) -> RotaryKeys:
+    """Return the keys of a layer all of whose dimensions rotate, with the cost of their errors."""
+    source = grouped_of(layer.attention)
     rotary = source.rotary
-    query, key = (in_pairs(rotary, weights_and_bias(site, name)) for name in ("query", "key"))
-    asked = np.einsum("ahd,ab,bhe->hde", query, _second(site, "query"), query, optimize=True)
+    query, key = (in_pairs(rotary, weights_and_bias(layer, name)) for name in ("query", "key"))
+    query_gram = np.einsum("ahd,ab,bhe->hde", query, _second(layer, "query"), query, optimize=True)
     if source.query_norm is not None:
-        gain = in_pairs(rotary, np.asarray(site.module.query_norm.gain(), np.float64))
-        size = np.maximum(np.trace(asked, axis1=1, axis2=2) / asked.shape[-1], TINY)  # mean square
-        asked = asked * gain[:, None] * gain / size[:, None, None]
-    second, within = _second(site, "key"), _within(site)
+        gain = in_pairs(rotary, np.asarray(layer.module.query_norm.gain(), np.float64))
+        size = np.maximum(np.trace(query_gram, axis1=1, axis2=2) / query_gram.shape[-1], TINY)  # mean square
+        query_gram = query_gram * gain[:, None] * gain / size[:, None, None]
+    second, within = _second(layer, "key"), _within(layer)
     if source.key_norm is not None:
-        made = np.einsum("agd,ab,bgd->g", key, second, key, optimize=True) / source.head_dim
-        asked = asked / np.maximum(made, TINY)[np.asarray(source.groups)][:, None, None]
-        key = key * in_pairs(rotary, np.asarray(site.module.key_norm.gain(), np.float64))
+        key_square = np.einsum("agd,ab,bgd->g", key, second, key, optimize=True) / source.head_dim
+        query_gram = query_gram / np.maximum(key_square, TINY)[np.asarray(source.groups)][:, None, None]
+        key = key * in_pairs(rotary, np.asarray(layer.module.key_norm.gain(), np.float64))
     costs = np.zeros((2, source.kv_heads, source.head_dim, source.head_dim))
-    for matrix, found in zip(costs, _turned(_waves(rotary, source.head_dim), asked), strict=True):
-        np.add.at(matrix, np.asarray(source.groups), found)
+    for matrix, rotated in zip(costs, _rotated(_waves(rotary, source.head_dim), query_gram), strict=True):
+        np.add.at(matrix, np.asarray(source.groups), rotated)
     floor = 1e-9 * max(float(np.trace(costs[0], axis1=1, axis2=2).max()), TINY)
     costs += floor * np.eye(source.head_dim)
     root, back, share = _independent(second, within)
-    return Turning(np.tensordot(root, key, 1), share, costs[0], costs[1], back)
+    return RotaryKeys(np.tensordot(root, key, 1), share, costs[0], costs[1], back)
 
 
-def turned(rotary: Rotary, grams: np.ndarray) -> np.ndarray:
+def rotated_mean(rotary: Rotary, grams: np.ndarray) -> np.ndarray:
     """Return the means over distances of R G R^T for G `[heads, dim, dim]`, of which some dimensions may stay."""
-    # A dimension that does not turn counts as the first of a pair that does not; the second is zero.
+    # A dimension that does not rotate counts as the first of a pair that does not; the second is zero.
     size, waves = grams.shape[-1], _waves(rotary, grams.shape[-1])
-    turning = 2 * waves.shape[1]
-    first, second = (np.asarray(index) for index in rotary.split(jnp.arange(turning)))
-    still = size - turning
-    index = np.concatenate([first, np.arange(turning, size), second])
+    rotating = 2 * waves.shape[1]
+    first, second = (np.asarray(index) for index in rotary.split(jnp.arange(rotating)))
+    still = size - rotating
+    index = np.concatenate([first, np.arange(rotating, size), second])
     padded = np.zeros((len(grams), size + still, size + still))
     padded[:, :size, :size] = grams[:, index[:, None], index]
-    found = np.empty_like(grams)
-    moved, _ = _turned(np.pad(waves, ((0, 0), (0, still)), constant_values=1.0), padded)
-    found[:, index[:, None], index] = moved[:, :size, :size]
-    return found
+    mean = np.empty_like(grams)
+    moved, _ = _rotated(np.pad(waves, ((0, 0), (0, still)), constant_values=1.0), padded)
+    mean[:, index[:, None], index] = moved[:, :size, :size]
+    return mean
 
 
 def _waves(rotary: Rotary, size: int) -> np.ndarray:
@@ -155,21 +155,21 @@ def _waves(rotary: Rotary, size: int) -> np.ndarray:
     return np.exp(1j * np.asarray(rotary.angles(jnp.arange(DISTANCES)[None], size), np.float64)[0])
 
 
-def _turned(wave: np.ndarray, asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _rotated(wave: np.ndarray, query_gram: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the means over distances of R E[q q^T] R^T, and those about the mean over a row, of every head."""
     count = wave.shape[1]
-    blocks = asked.reshape(len(asked), 2, count, 2, count)
+    blocks = query_gram.reshape(len(query_gram), 2, count, 2, count)
     outer = (blocks[:, 0, :, 0] + blocks[:, 1, :, 1]) + 1j * (blocks[:, 1, :, 0] - blocks[:, 0, :, 1])  # E[q conj(q)^T]
     inner = (blocks[:, 0, :, 0] - blocks[:, 1, :, 1]) + 1j * (blocks[:, 1, :, 0] + blocks[:, 0, :, 1])  # E[q q^T]
     mean = wave.mean(axis=0)
     apart, along = (wave.T @ other / len(wave) for other in (wave.conj(), wave))
-    found = []
+    means = []
     for less in (0.0, 1.0):
         p = outer * (apart - less * np.outer(mean, mean.conj()))
         c = inner * (along - less * np.outer(mean, mean))
         rows = [[(p + c).real, (c - p).imag], [(c + p).imag, (p - c).real]]
-        found.append(0.5 * np.concatenate([np.concatenate(row, axis=2) for row in rows], axis=1))
-    return found[0], found[1]
+        means.append(0.5 * np.concatenate([np.concatenate(row, axis=2) for row in rows], axis=1))
+    return means[0], means[1]
 
 
 def _independent(second: np.ndarray, within: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -177,8 +177,8 @@ def _independent(second: np.ndarray, within: np.ndarray) -> tuple[np.ndarray, np
     values, vectors = np.linalg.eigh(second)
     values = np.maximum(values, 0.0) + max(RIDGE * float(np.maximum(values, 0.0).mean()), TINY)
     root, inverse = (vectors * np.sqrt(values)).T, vectors / np.sqrt(values)
-    share, turn = np.linalg.eigh(inverse.T @ within @ inverse)
-    return turn.T @ root, inverse @ turn, np.clip(share, LEAST_SEEN, 1.0)
+    share, vectors = np.linalg.eigh(inverse.T @ within @ inverse)
+    return vectors.T @ root, inverse @ vectors, np.clip(share, LEAST_SEEN, 1.0)
 
 
 def in_pairs(rotary: Rotary, array: np.ndarray) -> np.ndarray:
@@ -187,98 +187,98 @@ def in_pairs(rotary: Rotary, array: np.ndarray) -> np.ndarray:
     return array[..., np.concatenate([first, second])]
 
 
-def weights_and_bias(site: Site, name: str) -> np.ndarray:
+def weights_and_bias(layer: ConversionInput, name: str) -> np.ndarray:
     """Return W_Q or W_K with its bias as one more row, `[inputs + 1, heads, head_dim]`."""
-    rows = jnp.concatenate([site.params[name], bias_or_zeros(site, name)[None]])
+    rows = jnp.concatenate([layer.params[name], bias_or_zeros(layer, name)[None]])
     return np.asarray(rows, np.float64)
 
 
-def _second(site: Site, name: str) -> np.ndarray:
+def _second(layer: ConversionInput, name: str) -> np.ndarray:
     """Return the second moment of the inputs of queries or keys with a one appended, `[inputs + 1, inputs + 1]`."""
-    if site.moments is None:
-        return np.eye(site.params[name].shape[0] + 1)
+    if layer.moments is None:
+        return np.eye(layer.params[name].shape[0] + 1)
     of_query = name == "query"
-    mean = site.moments.query_mean if of_query else site.moments.key_mean
-    covariance = site.moments.query_covariance if of_query else site.moments.key_covariance
+    mean = layer.moments.query_mean if of_query else layer.moments.key_mean
+    covariance = layer.moments.query_covariance if of_query else layer.moments.key_covariance
     extended = np.append(mean, 1.0)
     second = np.outer(extended, extended)
     second[:-1, :-1] += covariance
     return second
 
 
-def _within(site: Site) -> np.ndarray:
+def _within(layer: ConversionInput) -> np.ndarray:
     """Return the second moment of the keys' inputs about the mean of their sequence, a zero appended."""
-    size = site.params["key"].shape[0]
+    size = layer.params["key"].shape[0]
     within = np.zeros((size + 1, size + 1))
-    within[:-1, :-1] = np.eye(size) if site.moments is None else site.moments.key_within
+    within[:-1, :-1] = np.eye(size) if layer.moments is None else layer.moments.key_within
     return within
 
 
-def fit_turning(site: Site, groups: Groups) -> Params:
-    """Return queries of every head and one key per group that turn alike, with the least error of logits."""
-    turning, rotary = turning_keys(site), site.attention.rotary
-    asked = as_complex(in_pairs(rotary, weights_and_bias(site, "query")))
+def fit_rotary(layer: ConversionInput, groups: Groups) -> Params:
+    """Return queries of every head and one key per group that rotate alike, with the least error of logits."""
+    rotary_keys, rotary = rotary_keys_of(layer), layer.attention.rotary
+    query = as_complex(in_pairs(rotary, weights_and_bias(layer, "query")))
     queries, keys = [], []
     for group in groups:
         index = np.asarray(group)
-        rows, factors = shared_key(turning.of(index))
-        queries.append(asked[:, index] * factors.conj())  # conj(q) c s = conj(conj(c) q) s
+        rows, factors = shared_key(rotary_keys.of(index))
+        queries.append(query[:, index] * factors.conj())  # conj(q) c s = conj(conj(c) q) s
         keys.append(rows[:, None])
     params: Params = {}
     for name, parts in (("query", queries), ("key", keys)):
-        found = np.concatenate(parts, axis=1)
-        real = rotary.join(jnp.asarray(found.real, jnp.float32), jnp.asarray(found.imag, jnp.float32))
+        joined = np.concatenate(parts, axis=1)
+        real = rotary.join(jnp.asarray(joined.real, jnp.float32), jnp.asarray(joined.imag, jnp.float32))
         params |= {name: real[:-1], f"{name}_bias": real[-1]}
     return params
 
 
-def shared_key(turning: Turning) -> tuple[np.ndarray, np.ndarray]:
-    """Return one key s for several KV heads, and factors c that turn it into theirs, both complex at each frequency."""
-    # minimise  sum over rows i and KV heads g of e_ig^T Gamma_ig e_ig,  e_ig = k_ig - c_g s_i, Gamma as in `Turning`
-    # Complex factors commute with turning. From the leading eigenvectors c and s are solved in turns.
-    if turning.rows.shape[1] == 1:
-        return as_complex(turning.back @ turning.rows[:, 0]), np.ones((1, turning.frequencies), complex)
-    target = turning.counted(turning.rows)
-    factors = np.linalg.eigh(turning.by_frequency())[1][:, :, -1].T / np.sqrt(turning.sizes)
-    made = _best_key(turning, target, factors)
+def shared_key(keys: RotaryKeys) -> tuple[np.ndarray, np.ndarray]:
+    """Return one key s for several KV heads and factors c that rotate it into theirs, complex at each frequency."""
+    # minimise  sum over rows i and KV heads g of e_ig^T Gamma_ig e_ig,  e_ig = k_ig - c_g s_i, Gamma as in `RotaryKeys`
+    # Complex factors commute with rotations. From the leading eigenvectors c and s are solved in turns.
+    if keys.rows.shape[1] == 1:
+        return as_complex(keys.back @ keys.rows[:, 0]), np.ones((1, keys.frequencies), complex)
+    target = keys.counted(keys.rows)
+    factors = np.linalg.eigh(keys.by_frequency())[1][:, :, -1].T / np.sqrt(keys.sizes)
+    shared = _best_key(keys, target, factors)
     for _ in range(SWEEPS):
-        factors = _best_factors(turning, target, made)
-        made = _best_key(turning, target, factors)
+        factors = _best_factors(keys, target, shared)
+        shared = _best_key(keys, target, factors)
     size = np.maximum(np.linalg.norm(factors, axis=0), TINY)
-    return as_complex(turning.back @ made) * size, factors / size
+    return as_complex(keys.back @ shared) * size, factors / size
 
 
-def _best_key(turning: Turning, target: np.ndarray, factors: np.ndarray) -> np.ndarray:
+def _best_key(keys: RotaryKeys, target: np.ndarray, factors: np.ndarray) -> np.ndarray:
     """Return the s `[rows, head_dim]` with the least error for these c, row by row."""
     # A row of share w has the normal equations P - (1 - w) D; where P is the identity, D diagonal, all rows are solved.
     # k = (c' + i c'')(s' + i s''), real parts before imaginary ones.
-    real, imaginary = (part[:, :, None] * np.eye(turning.frequencies) for part in (factors.real, factors.imag))
+    real, imaginary = (part[:, :, None] * np.eye(keys.frequencies) for part in (factors.real, factors.imag))
     spread = np.concatenate([np.concatenate([real, imaginary], 2), np.concatenate([-imaginary, real], 2)], 1)
     right = np.einsum("ngd,gad->na", target, spread)
-    whole = np.einsum("gai,gij,gbj->ab", spread, turning.moving, spread, optimize=True)
-    less = np.einsum("gai,gij,gbj->ab", spread, turning.moving - turning.still, spread, optimize=True)
+    whole = np.einsum("gai,gij,gbj->ab", spread, keys.moving, spread, optimize=True)
+    less = np.einsum("gai,gij,gbj->ab", spread, keys.moving - keys.still, spread, optimize=True)
     whole.flat[:: len(whole) + 1] += DAMPING * max(float(np.trace(whole)) / len(whole), TINY)
     root = np.linalg.inv(np.linalg.cholesky(whole))
-    share, turn = np.linalg.eigh(root @ less @ root.T)
-    basis = root.T @ turn
-    kept = 1.0 - (1.0 - turning.within)[:, None] * np.clip(share, 0.0, 1.0)[None]
+    share, vectors = np.linalg.eigh(root @ less @ root.T)
+    basis = root.T @ vectors
+    kept = 1.0 - (1.0 - keys.within)[:, None] * np.clip(share, 0.0, 1.0)[None]
     return (right @ basis / np.maximum(kept, DAMPING)) @ basis.T
 
 
-def _best_factors(turning: Turning, target: np.ndarray, made: np.ndarray) -> np.ndarray:
+def _best_factors(keys: RotaryKeys, target: np.ndarray, shared: np.ndarray) -> np.ndarray:
     """Return the c `[kv_heads, frequencies]` with the least error for this s, KV head by KV head."""
-    count = turning.frequencies
-    grams = [made.T @ made, made.T @ (turning.within[:, None] * made)]
+    count = keys.frequencies
+    grams = [shared.T @ shared, shared.T @ (keys.within[:, None] * shared)]
     grams = [gram.reshape(2, count, 2, count) for gram in grams]
-    found = np.empty((target.shape[1], count), complex)
+    factors = np.empty((target.shape[1], count), complex)
     for head, wanted in enumerate(np.moveaxis(target, 1, 0)):
-        costs = (turning.still[head], turning.moving[head] - turning.still[head])
+        costs = (keys.still[head], keys.moving[head] - keys.still[head])
         normal = _normal(grams[0], costs[0]) + _normal(grams[1], costs[1])
-        met = np.diagonal((made.T @ wanted).reshape(2, count, 2, count), axis1=1, axis2=3)  # [2, 2, frequencies]
+        met = np.diagonal((shared.T @ wanted).reshape(2, count, 2, count), axis1=1, axis2=3)  # [2, 2, frequencies]
         right = np.concatenate([met[0, 0] + met[1, 1], met[0, 1] - met[1, 0]])
         normal.flat[:: len(normal) + 1] += DAMPING * max(float(np.trace(normal)) / len(normal), TINY)
-        found[head] = np.linalg.solve(normal, right).reshape(2, count).T @ (1.0, 1.0j)
-    return found
+        factors[head] = np.linalg.solve(normal, right).reshape(2, count).T @ (1.0, 1.0j)
+    return factors
 
 
 def _normal(gram: np.ndarray, cost: np.ndarray) -> np.ndarray:
@@ -294,25 +294,25 @@ def _normal(gram: np.ndarray, cost: np.ndarray) -> np.ndarray:
     return normal.reshape(2 * count, 2 * count)
 
 
-def keep_frequencies(site: Site, count: int) -> tuple[tuple[tuple[int, ...], ...], Params]:
+def keep_frequencies(layer: ConversionInput, count: int) -> tuple[tuple[tuple[int, ...], ...], Params]:
     """Return the `count` frequencies of every head that carry most of its squared logits, and the weights of those."""
-    energy = np.diagonal(turning_keys(site).by_frequency(), axis1=1, axis2=2).real
+    energy = np.diagonal(rotary_keys_of(layer).by_frequency(), axis1=1, axis2=2).real
     kept = np.sort(np.argsort(-energy, axis=0, kind="stable")[:count], axis=0).T
-    rotary, size = site.attention.rotary, site.params["key"].shape[-1]
+    rotary, size = layer.attention.rotary, layer.params["key"].shape[-1]
     dimensions = np.asarray(rotary.join(*(side[kept] for side in rotary.split(jnp.arange(size)))))
     chosen: Params = {}
     for name in ("query", "key", "query_bias", "key_bias"):
-        if name in site.params:
-            array = site.params[name]
+        if name in layer.params:
+            array = layer.params[name]
             index = jnp.asarray(dimensions).reshape((1,) * (array.ndim - 2) + dimensions.shape)
             chosen[name] = jnp.take_along_axis(array, index, axis=-1)
     return tuple(tuple(int(number) for number in head) for head in kept), chosen
 
 
-def turning_losses(site: Site) -> np.ndarray:
-    """Return the cost of sharing one key for every pair of heads, `[heads, heads]`: the minima of `fit_turning`."""
+def rotary_losses(layer: ConversionInput) -> np.ndarray:
+    """Return the cost of sharing one key for every pair of heads, `[heads, heads]`: the minima of `fit_rotary`."""
     # Phases are taken as equally likely, so that frequencies do not interact.
-    weighted = turning_keys(site).by_frequency()
+    weighted = rotary_keys_of(layer).by_frequency()
     own = np.diagonal(weighted, axis1=1, axis2=2).real
     mean, half = own[:, :, None] + own[:, None, :], own[:, :, None] - own[:, None, :]
     lost = (mean - np.sqrt(np.square(half) + 4.0 * np.square(np.abs(weighted)))) / 2.0
