@@ -29,7 +29,7 @@ from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.surgery import resized
 from headjax.models.config import ModelConfig
-from headjax.models.model import Model, history_entry
+from headjax.models.model import Model
 from headjax.nn import Kind
 from headjax.nn.block import Block, LayerConfig
 from headjax.nn.module import AttentionModule
@@ -76,8 +76,7 @@ def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | N
     deep = config.with_layers({name: [layer.config for layer in own] for name, own in layers.items()})
     for name, own in layers.items():
         params[name] = deep.stacks()[name].restack([arrays(layer) for layer in own], params[name])
-    entry = history_entry("deepen", heads=heads, layers=counts)
-    return model.replace(config=deep, params=params, history=(*model.history, entry))
+    return model.replace(config=deep, params=params).with_entry("deepen", heads=heads, layers=counts)
 
 
 def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, int]] | None = None) -> Parts:

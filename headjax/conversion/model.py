@@ -39,7 +39,7 @@ from headjax.heads.reconstruct import reconstruct as refit_maps
 from headjax.heads.surgery import LayerModule, config_after, map_attention
 from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.model import Model, history_entry
+from headjax.models.model import Model
 from headjax.nn.module import AttentionModule
 
 
@@ -122,7 +122,7 @@ def _converted_model(
     """Return the model by the criterion that agrees best, with the conversion in its history."""
     chosen, plain, divergences = _chosen(model, targets, calibration, seed, plain)
     converted, errors = _build(model, chosen, calibration.moments, seed, plain)
-    entry = history_entry(
+    converted = converted.with_entry(
         "convert",
         to={f"{stack}/{layer}": describe(target) for (stack, layer), target in chosen.items()},
         calibrated=bool(calibration.moments) and not plain,
@@ -130,7 +130,7 @@ def _converted_model(
         relative_error={f"{error.stack}/{error.layer}": error.relative_error for error in errors},
         **({"divergence": divergences} if divergences else {}),
     )
-    return Conversion(converted.replace(history=(*model.history, entry)), errors)
+    return Conversion(converted, errors)
 
 
 def planned(

@@ -33,7 +33,7 @@ from headjax.heads.site import (
 from headjax.heads.sizes import Numbers, resize_layer, resize_module, resize_projection
 from headjax.heads.surgery import LayerModule, map_attention, regroups
 from headjax.mesh.mesh import on_automatic_axes, take
-from headjax.models.model import Model, history_entry
+from headjax.models.model import Model
 from headjax.nn import CollaborativeAttention
 from headjax.nn.module import AttentionModule
 
@@ -150,8 +150,7 @@ def _prune_model(model: Model, heads: Iterable[HeadId | str]) -> Model:
         return module if len(kept) == len(module.ids) else _drop_unused(module.keep_heads(kept))
 
     pruned = map_attention(model, keep, {head.stack for head in removed})
-    entry = history_entry("prune", removed=[str(head) for head in sorted(removed)])
-    return pruned.replace(history=(*model.history, entry))
+    return pruned.with_entry("prune", removed=[str(head) for head in sorted(removed)])
 
 
 def _drop_unused(module: AttentionModule) -> AttentionModule:

@@ -17,7 +17,7 @@ from headjax.core.modules import arrays, bind, declared, fresh
 from headjax.core.tensors import Params, abstract, map_tensors
 from headjax.heads.head_id import require_stack
 from headjax.models.config import HEAD_STACKS, ModelConfig
-from headjax.models.model import Model, history_entry
+from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
 from headjax.nn.block import Block
 from headjax.nn.projections import FeedForward
@@ -250,8 +250,8 @@ def prune_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model
         return units if lost is None else resized(units, np.setdiff1d(np.arange(units.hidden), lost))
 
     pruned = map_feed_forward(model, keep)
-    entry = history_entry("prune_units", removed={f"{stack}/{layer}": len(gone[stack, layer]) for stack, layer in gone})
-    return pruned.replace(history=(*model.history, entry))
+    lost = {f"{stack}/{layer}": len(units) for (stack, layer), units in gone.items()}
+    return pruned.with_entry("prune_units", removed=lost)
 
 
 def pad_units(model: Model) -> Model:

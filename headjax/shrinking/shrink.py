@@ -26,7 +26,7 @@ from headjax.heads.reconstruct import reconstruct
 from headjax.heads.surgery import prune_units, remove_layers
 from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.config import Batch
-from headjax.models.model import Model, history_entry
+from headjax.models.model import Model
 from headjax.models.walk import shows_sub_layers
 from headjax.nn.state import Compute
 from headjax.shrinking.by_loss import shrink_by_loss
@@ -250,7 +250,7 @@ def build(
             warnings.simplefilter("ignore", UserWarning)  # a ridge is what few tokens are for
             repaired = refit(units=units, converted=smaller, skipped=choice.removed, progress=progress)
             smaller = remove_layers(prune_units(repaired.repaired, repaired.units), choice.removed)
-    return smaller.replace(history=(*smaller.history, history_entry("shrink", **decision(choice))))
+    return smaller.with_entry("shrink", **decision(choice))
 
 
 def decision(choice: Choice) -> dict[str, Any]:
