@@ -13,14 +13,12 @@ import numpy as np
 
 from headjax.core.errors import DataError
 from headjax.core.progress import Update
+from headjax.heads.head_id import HeadLayer
 from headjax.heads.sums import BlockWalk
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import counted_at
 from headjax.models.model import Model
 from headjax.nn.state import Probe
-
-Place = tuple[str, int]
-"""Head stack and number of an attention layer."""
 
 FOLDS = 4
 """Calibration batches of which one is held out."""
@@ -41,8 +39,8 @@ class Calibration(NamedTuple):
 
     batches: Sequence[Batch]
     eval_batches: Sequence[Batch]  # held out for choices: the last of every four
-    moments: Mapping[Place, Moments]  # over all batches
-    fit_moments: Mapping[Place, Moments]  # over the others
+    moments: Mapping[HeadLayer, Moments]  # over all batches
+    fit_moments: Mapping[HeadLayer, Moments]  # over the others
 
 
 class Root(NamedTuple):
@@ -78,7 +76,7 @@ def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda 
     parts = batches if len(batches) >= FOLDS else [part for batch in batches for part in _parts(batch)]
     eval_batches = parts[FOLDS - 1 :: FOLDS]
     fit_batches = [part for number, part in enumerate(parts) if number % FOLDS != FOLDS - 1]
-    fit_moments, moments = dict[Place, Moments](), dict[Place, Moments]()
+    fit_moments, moments = dict[HeadLayer, Moments](), dict[HeadLayer, Moments]()
     layers = sum(len(stack.layers) for stack in model.config.stacks().values())
     walks = [_sums(model, some) for some in (fit_batches, eval_batches) if some]
     for number, of_layer in enumerate(zip(*walks, strict=True), start=1):
@@ -89,7 +87,7 @@ def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda 
     return Calibration(batches, eval_batches, moments, fit_moments if eval_batches else {})
 
 
-def collect(model: Model, batches: Iterable[Batch]) -> dict[Place, Moments]:
+def collect(model: Model, batches: Iterable[Batch]) -> dict[HeadLayer, Moments]:
     """Return the moments of every attention layer's inputs; layers that share their parameters share their moments."""
     return {place: moments_of(sums) for of_layer in _sums(model, batches) for place, sums in of_layer.items()}
 
@@ -102,7 +100,7 @@ def _parts(batch: Batch) -> list[Batch]:
     return [{name: array[part::FOLDS] for name, array in batch.items()} for part in range(FOLDS)]
 
 
-def _sums(model: Model, batches: Iterable[Batch]) -> Iterator[dict[Place, Mapping[str, np.ndarray]]]:
+def _sums(model: Model, batches: Iterable[Batch]) -> Iterator[dict[HeadLayer, Mapping[str, np.ndarray]]]:
     """Yield the sums of `input_sums` of the attentions of one layer after another."""
     arrays = [model.device_batch(batch) for batch in batches]
     if not arrays:

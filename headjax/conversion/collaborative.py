@@ -15,7 +15,6 @@ from headjax.conversion.calibration import Root, covariance_root
 from headjax.conversion.decomposition import CP, Solver, fit_layers, head_svd
 from headjax.conversion.target import (
     ConversionInput,
-    HeadLayer,
     Products,
     Target,
     as_multi_head,
@@ -30,6 +29,7 @@ from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Size
 from headjax.core.programs import one_blas_thread
 from headjax.core.tensors import Params
+from headjax.heads.head_id import HeadLayer
 from headjax.models.model import Model
 from headjax.nn import CollaborativeAttention, Kind
 from headjax.nn.module import AttentionModule

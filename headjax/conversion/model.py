@@ -18,7 +18,6 @@ from headjax.conversion.latent import ToLatent
 from headjax.conversion.per_head import ToFixed
 from headjax.conversion.target import (
     ConversionInput,
-    HeadLayer,
     LayerError,
     Products,
     Target,
@@ -35,6 +34,7 @@ from headjax.core.fields import check_value, read_literal, unknown_name
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Progress, silent
 from headjax.heads.agreement import agreements
+from headjax.heads.head_id import HeadLayer
 from headjax.heads.reconstruct import reconstruct as refit_maps
 from headjax.heads.surgery import LayerModule, config_after, map_attention
 from headjax.mesh.mesh import on_automatic_axes
@@ -257,7 +257,6 @@ def _targets(
 
 
 def _put_back(module: AttentionModule, converted: AttentionModule) -> AttentionModule:
-    """Return the converted layer in the original's type."""
     dtype = jax.tree.leaves(module)[0].dtype
     return jax.tree.map(lambda array: array.astype(dtype), converted)
 

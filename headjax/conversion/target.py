@@ -15,6 +15,7 @@ from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Checked, options_of
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
+from headjax.heads.head_id import HeadLayer
 from headjax.heads.surgery import attention_layers
 from headjax.models.model import Model
 from headjax.nn import (
@@ -130,10 +131,6 @@ def bias_or_zeros(layer: ConversionInput, name: str) -> jax.Array:
     if f"{name}_bias" in layer.params:
         return layer.params[f"{name}_bias"]
     return jnp.zeros(layer.params[name].shape[1:])
-
-
-HeadLayer = tuple[str, int]
-"""A head stack and a layer in it."""
 
 
 def find_layers(model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> dict[HeadLayer, Kind]:

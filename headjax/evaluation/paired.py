@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.core.class_names import IGNORED
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Progress, Update, silent
 from headjax.evaluation.measures import Classes, Measure, Numbers, Outcomes
 from headjax.evaluation.spans import Spans, normalize_answer
@@ -16,7 +16,6 @@ from headjax.evaluation.task import BATCH_SIZE, Evaluation, Task, measure_task, 
 from headjax.heads.ablation import Ablation
 from headjax.heads.agreement import divergence
 from headjax.heads.head_id import HeadId
-from headjax.heads.significance import Comparison, mcnemar, paired_bootstrap, t_test
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 
@@ -155,3 +154,89 @@ def paired_test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, C
 
     base = stacked(own)
     return bootstrap, lambda changed: paired_bootstrap(base, stacked(changed), metric, resamples=resamples)
+
+
+class Comparison(NamedTuple):
+    """Result of a paired test.
+
+    Attributes:
+        difference: Metric of the changed model minus that of the baseline.
+        p_value: Probability of a difference at least as large if both were equally good.
+        low, high: 95 % confidence interval of the difference.
+    """
+
+    difference: float
+    p_value: float
+    low: float
+    high: float
+
+
+def t_test(baseline: np.ndarray, changed: np.ndarray) -> Comparison:
+    """Run Student's paired t-test on per-example values `[examples]` (losses, squared errors)."""
+    from scipy import stats
+
+    change = _paired(baseline, changed)
+    if not np.ptp(change):
+        # No variance: the statistic is 0/0 or infinite.
+        p_value = 1.0 if change[0] == 0.0 else 0.0
+        return Comparison(float(change[0]), p_value, float(change[0]), float(change[0]))
+    result = stats.ttest_rel(np.asarray(changed, np.float64), np.asarray(baseline, np.float64))
+    interval = result.confidence_interval(0.95)
+    return Comparison(float(change.mean()), float(result.pvalue), float(interval.low), float(interval.high))
+
+
+def mcnemar(baseline: np.ndarray, changed: np.ndarray) -> Comparison:
+    """Run McNemar's exact test on right and wrong answers, `[examples]` of 1 and 0.
+
+    Only examples that one model alone gets right count. If both were equally good, each model would be that one with
+    probability 1/2. The interval is Bonett and Price's (2012) for a difference of paired proportions: with one example
+    added to those that either model alone gets right, g of n + 2 and l of n + 2,
+
+        (g - l) / (n + 2) +- 1.96 sqrt((g + l) / (n + 2) - ((g - l) / (n + 2))^2) / sqrt(n + 2).
+
+    The interval is not the test turned around, so the two may disagree where a p-value is close to 0.05.
+    """
+    from scipy import stats
+
+    change = _paired(baseline, changed)
+    gained, lost = int((change > 0).sum()), int((change < 0).sum())
+    p_value = stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
+    examples = len(change) + 2
+    middle, changed_share = (gained - lost) / examples, (gained + lost + 2) / examples
+    half = stats.norm.ppf(0.975) * np.sqrt((changed_share - middle**2) / examples)
+    return Comparison(float(change.mean()), float(p_value), float(middle - half), float(middle + half))
+
+
+def paired_bootstrap(
+    baseline: np.ndarray,
+    changed: np.ndarray,
+    metric: Callable[[np.ndarray], float] = np.mean,
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Comparison:
+    """Run the paired bootstrap (Koehn 2004) for metrics of a whole corpus (BLEU, F1, correlations).
+
+    Examples are drawn with replacement, the same ones for both models. The p-value is twice the share of resamples
+    whose difference does not have the sign of the full data's; the full data count as one resample.
+    """
+    from scipy import stats
+
+    def change(drawn: np.ndarray) -> float:
+        return float(metric(changed[drawn]) - metric(baseline[drawn]))
+
+    examples = np.arange(len(_paired(baseline, changed)))
+    options: Any = {"n_resamples": resamples, "rng": np.random.default_rng(seed), "batch": 1, "vectorized": False}
+    found = stats.bootstrap((examples,), change, method="percentile", **options)
+    difference = change(examples)
+    against = (found.bootstrap_distribution * np.sign(difference) <= 0.0).sum() if difference else resamples
+    p_value = min(1.0, 2.0 * (against + 1) / (resamples + 1))
+    low, high = found.confidence_interval
+    return Comparison(difference, float(p_value), float(low), float(high))
+
+
+def _paired(baseline: np.ndarray, changed: np.ndarray) -> np.ndarray:
+    """Return the change of every example."""
+    if len(baseline) < 2:
+        raise DataError(f"significance: {len(baseline)} examples are too few for a test")
+    return np.asarray(changed, np.float64) - np.asarray(baseline, np.float64)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from headjax.core import numbers
+from headjax.evaluation.paired import Comparison
 from headjax.head_report.study import CurveConfig, CurvePoint, HeadStudy, removable
 from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
-from headjax.heads.significance import Comparison
 from headjax.models.model import Model
 
 POINT = 0.01

@@ -87,7 +87,6 @@ def report_heads(
 
 
 def _facts(sites: Sites, curves: Mapping[str, Sequence[CurvePoint]], baseline: float) -> dict[str, str]:
-    """Return the numbers at the head of the page."""
     best = max((removable(points, baseline, RELATIVE * abs(baseline), False) for points in curves.values()), default=0)
     return {
         "attention layers": numbers.count(sum(len(site.places) for site in sites)),
@@ -112,7 +111,6 @@ def _orders(
 def _curve(
     program: Program, state: Any, batches: Sequence[Any], orders: Sequence[Order], percentages: Sequence[int]
 ) -> Iterator[CurvePoint]:
-    """Yield the mean loss with more and more heads gated off."""
     for seed, order in enumerate(orders):
         for percentage, count in zip(percentages, percent_steps(len(order), percentages), strict=True):
             value = mean_loss(program, state, without(program.sites, order[:count]), batches)

@@ -15,7 +15,7 @@ from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, Size
 from headjax.core.progress import Progress, silent
 from headjax.data.examples import subset
-from headjax.evaluation.paired import HeadEffects, head_effects, paired_test
+from headjax.evaluation.paired import Comparison, HeadEffects, head_effects, paired_test
 from headjax.evaluation.selection import SEED, split_task
 from headjax.evaluation.task import Evaluation, Task, measure_task
 from headjax.head_report.views import View, views
@@ -28,7 +28,6 @@ from headjax.heads.program import gated
 from headjax.heads.pruning import percent_steps
 from headjax.heads.reconstruct import reconstruct
 from headjax.heads.scoring import score_heads
-from headjax.heads.significance import Comparison
 from headjax.heads.statistics import Role, head_roles
 from headjax.models.config import Batch
 from headjax.models.model import Model
@@ -268,7 +267,6 @@ def _scored(selection: Task, config: StudyConfig) -> int:
 
 
 def _sample(selection: Task, config: StudyConfig, seed: int = 0) -> list[Batch]:
-    """Return the batches that heads are ordered by."""
     return list(selection.sample(_scored(selection, config), config.batch_size, seed=seed, buckets=config.buckets))
 
 

@@ -199,7 +199,7 @@ class _Block(NamedTuple):
         return {path: gates[whole][index] for path, (whole, index) in self.gates.items()}
 
 
-def _walk_of(model: Any, program: Program, state: Any) -> _Walk | None:
+def _walk_of(model: Any, program: Program, state: Any) -> _AblationWalk | None:
     """Return the walk through a model that offers one which has all of its heads; None for others."""
     offers = all(callable(getattr(model, name, None)) for name in ("embed", "blocks", "finish"))
     if not offers or not isinstance(program, ModuleProgram) or explicit_mesh(state) is not None:
@@ -224,7 +224,7 @@ def _walk_of(model: Any, program: Program, state: Any) -> _Walk | None:
         alike = (block.program for block in blocks if block.program.sites == plain and block.program.graph == graph)
         block_program = next(alike, None) or ModuleProgram(plain, program.loss, graph, fixed=program.fixed)
         blocks.append(_Block(block_program, arrays, own))
-    return _Walk(program, state, blocks) if walked == len(known) else None
+    return _AblationWalk(program, state, blocks) if walked == len(known) else None
 
 
 def together(heads: int) -> int:
@@ -234,7 +234,7 @@ def together(heads: int) -> int:
 
 
 @dataclasses.dataclass
-class _Walk:
+class _AblationWalk:
     """The way through a model for many gates of one block after another."""
 
     program: ModuleProgram
@@ -306,7 +306,6 @@ def _embed(program: ModuleProgram, state: Any, batch: Any) -> Any:
 
 
 def _stepped(program: ModuleProgram, state: Any, gates: Gates, entering: Any) -> Any:
-    """Return the state after a gated block."""
     block: Any = program.gated(state, gates)
     return block(entering, **_options(program))
 

@@ -20,14 +20,14 @@ from headjax.models.tasks import NoTask, Regression, SentenceSimilarity, Span
 from headjax.models.tasks.similarity import sentences, unit
 from headjax.nn.state import Compute, ForwardOptions
 
-Kind = Literal["kl", "cosine", "squared_difference"]
+AgreementKind = Literal["kl", "cosine", "squared_difference"]
 """Measures of agreement: KL(first || second) of predictions in nats, cosine of embeddings, difference of numbers."""
 
 
 class Agreement(NamedTuple):
     """Agreement of two models."""
 
-    kind: Kind
+    kind: AgreementKind
     value: float  # mean over predictions
 
     @property
@@ -43,7 +43,7 @@ class Predictions(NamedTuple):
     weight: jax.Array  # [...], 1.0 at predictions, 0.0 at padding
 
 
-def agreement_kind(config: ModelConfig) -> Kind:
+def agreement_kind(config: ModelConfig) -> AgreementKind:
     """Return the measure of agreement for a model: cosines of embeddings where it has no task but to embed."""
     task = getattr(config, "task", None)
     if isinstance(task, NoTask | SentenceSimilarity):
@@ -80,7 +80,7 @@ def agreements(
     return [mean_agreement(kind, [part[number] for part in parts]) for number in range(len(others))]
 
 
-def rooted(kind: Kind, predictions: Predictions) -> jax.Array:
+def rooted(kind: AgreementKind, predictions: Predictions) -> jax.Array:
     """Return r `[..., n]` of which |r - r'|^2 / 2 is the measure between predictions that are near each other.
 
     That is 1 - cosine of embeddings, and the squared difference, at any distance. KL(p || p') nears twice the squared
@@ -96,7 +96,7 @@ def rooted(kind: Kind, predictions: Predictions) -> jax.Array:
     return jnp.where(predictions.weight[..., None] > 0, root, 0.0)
 
 
-def mean_agreement(kind: Kind, parts: Iterable[Any]) -> Agreement:
+def mean_agreement(kind: AgreementKind, parts: Iterable[Any]) -> Agreement:
     """Return the mean of sums that `compare` has returned."""
     total, weight = sum_over(parts)
     return Agreement(kind, float(total / max(weight, 1.0)))
@@ -133,7 +133,7 @@ def divergence(first: jax.Array, second: jax.Array, temperature: float | jax.Arr
 
 
 @functools.partial(jax.jit, static_argnames="kind")
-def compare(kind: Kind, first: Predictions, second: Predictions) -> tuple[jax.Array, jax.Array]:
+def compare(kind: AgreementKind, first: Predictions, second: Predictions) -> tuple[jax.Array, jax.Array]:
     """Return the sum of the measure over the predictions of one batch, and their number."""
     one, other = first.values, second.values
     if kind == "cosine":

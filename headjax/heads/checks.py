@@ -259,7 +259,6 @@ def _masked(site: AttentionSite, arrays: Arrays, paths: Iterable[str], query: np
 
 
 def _holding(layer: nnx.Module, site: AttentionSite, arrays: Arrays) -> Any:
-    """Return a copy of a layer with other parameters."""
     copy = _first(layer, site)
     for path, array in arrays.items():
         variable = at_path(copy, path)

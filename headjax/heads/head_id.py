@@ -71,6 +71,9 @@ def named_heads(heads: Iterable[HeadId | str]) -> tuple[HeadId, ...]:
 Values = Mapping[HeadId, float]
 """One number per head."""
 
+HeadLayer = tuple[str, int]
+"""A head stack and a layer in it."""
+
 
 def stack_of(path: str) -> tuple[str, int]:
     """Return the head stack and the layer, its last number, of a path: `("layers.*.attn", 3)` of `layers.3.attn`."""

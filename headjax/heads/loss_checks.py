@@ -90,7 +90,6 @@ def _alone(program: Program, state: Any, gates: Gates, batch: Any, count: int) -
 
 
 def _picked(examples: np.ndarray, array: jax.Array) -> jax.Array:
-    """Return some examples of an array that has an axis of them."""
     return take(array, examples, 0, "batches") if array.ndim and array.shape[0] == len(examples) else array
 
 
@@ -169,7 +168,6 @@ def _scoped_total(program: ModuleProgram, state: Any, gates: Gates, batch: Any) 
 
 @functools.cache
 def _scoped_class(cls: Any) -> Any:
-    """Return the subclass of a module's class whose calls have a scope."""
 
     def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
         with jax.named_scope(self.head_scope):
@@ -185,7 +183,7 @@ def _with_parameters(model: nnx.Module, path: str) -> str:
     return path
 
 
-Place = tuple[str, ...]
+Scopes = tuple[str, ...]
 """Names of the scopes of an operation, from the outermost one."""
 
 BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
@@ -208,24 +206,23 @@ def _joined(facts: Iterable[_Fact]) -> _Fact:
     return _Fact(batch, gated and not batch, logits, weights, frozenset().union(*(fact.contexts for fact in facts)))
 
 
-def _without_gates(value: Any, program: Program, state: Any, batch: Any) -> list[Place]:
-    """Return the places of the contexts that meet no gates in the trace of a loss."""
+def _without_gates(value: Any, program: Program, state: Any, batch: Any) -> list[Scopes]:
     closed = jax.make_jaxpr(functools.partial(value, program))(state, ones(program.sites), batch)
     numbers = len(jax.tree.leaves(state)), len(program.sites), len(jax.tree.leaves(batch))
     kinds = _Fact(), _Fact(gated=True), _Fact(batch=True)
-    walk = _Walk()
+    walk = _TraceWalk()
     walk.run(closed.jaxpr, [fact for fact, number in zip(kinds, numbers, strict=True) for _ in range(number)], (), ())
     return [place for operation, place in walk.places.items() if operation not in walk.met]
 
 
-class _Walk:
+class _TraceWalk:
     """A way through a trace, and through those within it, that carries facts from operation to operation."""
 
     def __init__(self) -> None:
-        self.places: dict[tuple[int, ...], Place] = {}  # scopes of every operation that makes contexts
+        self.places: dict[tuple[int, ...], Scopes] = {}  # scopes of every operation that makes contexts
         self.met: set[tuple[int, ...]] = set()  # operations whose contexts have met gates
 
-    def run(self, jaxpr: Any, inputs: Sequence[_Fact], calls: tuple[int, ...], place: Place) -> list[_Fact]:
+    def run(self, jaxpr: Any, inputs: Sequence[_Fact], calls: tuple[int, ...], place: Scopes) -> list[_Fact]:
         """Return the facts of the outputs of a trace that is within some calls, and in a place."""
         facts = dict(zip(jaxpr.invars, inputs, strict=True))
 
@@ -238,7 +235,7 @@ class _Walk:
             facts.update(zip(eqn.outvars, self._made(eqn, taken, (*calls, id(eqn)), where), strict=True))
         return [of(variable) for variable in jaxpr.outvars]
 
-    def _made(self, eqn: Any, taken: list[_Fact], calls: tuple[int, ...], place: Place) -> list[_Fact]:
+    def _made(self, eqn: Any, taken: list[_Fact], calls: tuple[int, ...], place: Scopes) -> list[_Fact]:
         """Return the facts of an operation's outputs."""
         name, params = eqn.primitive.name, eqn.params
         if name == "scan":
@@ -261,7 +258,7 @@ class _Walk:
         return [self._fact(f"{name} {params.get('name', '')}", taken, calls, place)] * len(eqn.outvars)
 
     def _looped(
-        self, body: Any, constants: int, carried: int, taken: list[_Fact], calls: tuple[int, ...], place: Place
+        self, body: Any, constants: int, carried: int, taken: list[_Fact], calls: tuple[int, ...], place: Scopes
     ) -> list[_Fact]:
         """Return the facts of a loop's outputs, once what is carried from turn to turn says nothing new."""
         before, carry, rest = taken[:constants], taken[constants : constants + carried], taken[constants + carried :]
@@ -272,7 +269,7 @@ class _Walk:
                 return facts
             carry = after
 
-    def _fact(self, name: str, taken: list[_Fact], calls: tuple[int, ...], place: Place) -> _Fact:
+    def _fact(self, name: str, taken: list[_Fact], calls: tuple[int, ...], place: Scopes) -> _Fact:
         """Return the properties of the result of an operation without a trace of its own."""
         fact = _joined(taken)
         if any(one.gated for one in taken):

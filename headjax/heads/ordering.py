@@ -14,7 +14,7 @@ import numpy as np
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Amount, read_amount
 from headjax.heads.ablation import Ablation
-from headjax.heads.head_id import HeadId, Values
+from headjax.heads.head_id import HeadId, HeadLayer, Values
 from headjax.heads.site import Sites, find_heads
 from headjax.models.config import ModelConfig
 
@@ -109,10 +109,6 @@ def amount_of(request: str) -> Amount:
         ) from None
 
 
-Place = tuple[str, int]
-"""A head stack and a layer in it."""
-
-
 def grouped_heads(sites: Sites) -> Iterator[tuple[HeadId, int, tuple[str, int]]]:
     """Yield heads by layer and position, with their KV heads and names that layers of shared parameters share."""
     for site in sites:
@@ -162,7 +158,7 @@ def uniform_steps(sites: Sites, config: ModelConfig, order: Order, *, whole_grou
     One stays. Layers that share their parameters or a position bias lose the same heads, by the sum of their places.
     """
     rank = {head: place for place, head in enumerate(order)}
-    layers: dict[Place, list[Order]] = {
+    layers: dict[HeadLayer, list[Order]] = {
         (stack, layer): []
         for stack in dict.fromkeys(head.stack for head in order)
         for layer in range(len(config.attentions()[stack]))
@@ -193,7 +189,7 @@ def _parts(groups: Sequence[Order], cost: Mapping[int, int], whole_groups: bool)
     return list(zip(*ranked, strict=True))
 
 
-def _common_shape(layers: Mapping[Place, Sequence[Order]]) -> tuple[int, int]:
+def _common_shape(layers: Mapping[HeadLayer, Sequence[Order]]) -> tuple[int, int]:
     """Return the number of groups of every layer and their size; raise `HeadjaxError` where layers differ."""
     shapes = {tuple(map(len, groups)): f"{stack}/{layer}" for (stack, layer), groups in layers.items()}
     if len(shapes) != 1 or len({size for sizes in shapes for size in sizes}) != 1:
@@ -206,9 +202,9 @@ def _common_shape(layers: Mapping[Place, Sequence[Order]]) -> tuple[int, int]:
     return len(sizes), sizes[0]
 
 
-def _together(config: ModelConfig, layers: Iterable[Place]) -> Iterator[list[Place]]:
+def _together(config: ModelConfig, layers: Iterable[HeadLayer]) -> Iterator[list[HeadLayer]]:
     """Yield the layers that lose the same heads: alone, or with those that share parameters or a position bias."""
-    together: dict[tuple[Any, ...], list[Place]] = {}
+    together: dict[tuple[Any, ...], list[HeadLayer]] = {}
     for stack, layer in layers:
         site = config.site(stack, layer)
         biased = site.slot == "attention" and config.stacks()[site.stack].position_bias is not None

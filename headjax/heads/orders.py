@@ -304,7 +304,6 @@ class _Layer(NamedTuple):
 
 
 def _measured(removals: int) -> list[int]:
-    """Return the numbers of removals at which the effect is measured."""
     return sorted({max(round(removals * point / POINTS), 1) for point in range(1, POINTS + 1)})
 
 

@@ -136,7 +136,6 @@ def _params_with(model: Model, placed: Params, changed: Mapping[tuple[str, int],
 
 
 def _holding(params: Params, keys: Sequence[str], array: jax.Array) -> Params:
-    """Return parameters with another array in a place."""
     first, *rest = keys
     return params | {first: _holding(params[first], rest, array) if rest else array}
 

@@ -30,7 +30,7 @@ from headjax.heads.pruning import part_of, prune
 from headjax.heads.readers import BlockReader, SiteReader, reader_for
 from headjax.heads.refit import RIDGES, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.site import find_heads, require_heads, with_tied
-from headjax.heads.surgery import Place, prune_units, units_to_remove
+from headjax.heads.surgery import StackLayer, prune_units, units_to_remove
 from headjax.nn.state import Compute
 
 
@@ -67,7 +67,7 @@ class Reconstruction(NamedTuple):
 
     repaired: Any
     removed: tuple[HeadId, ...]
-    units: Mapping[Place, tuple[int, ...]]
+    units: Mapping[StackLayer, tuple[int, ...]]
     layers: tuple[LayerRepair, ...]
     examples: int
 
@@ -102,9 +102,9 @@ def reconstruct(
     share: float | None = None,
     loss: Loss | None = None,
     feed_forward: bool = False,
-    units: float | Mapping[Place, int] = 0.0,
+    units: float | Mapping[StackLayer, int] = 0.0,
     converted: Any = None,
-    skipped: Collection[Place] = (),
+    skipped: Collection[StackLayer] = (),
     ridges: Sequence[float] = RIDGES,
     compute: Compute = Compute(),
     progress: Update | None = None,
@@ -173,7 +173,7 @@ def _reconstructed(
     removed: Iterable[HeadId | str],
     *,
     feed_forward: bool,
-    units: float | Mapping[Place, int],
+    units: float | Mapping[StackLayer, int],
     ridges: Sequence[float],
     progress: Update | None,
     **options: Any,
@@ -187,7 +187,7 @@ def _reconstructed(
     if not kind.by_blocks:
         prune(model, gone)  # what its code cannot hold is refused before anything is computed
     reader: BlockReader | SiteReader = kind(model, batches, **options)
-    repairs, diverged, removed_units = list[LayerRepair](), False, dict[Place, tuple[int, ...]]()
+    repairs, diverged, removed_units = list[LayerRepair](), False, dict[StackLayer, tuple[int, ...]]()
     for each in reader.maps(feed_forward or any(lost.values())):
         kept, count = each.kept(gone), lost.get(each.units, 0) if each.units else 0
         if not kept.all():
@@ -239,7 +239,7 @@ def _repair(
     return LayerRepair(each.title, sums.tokens, solved.unknowns, solved.ridge, solved.held_out, solved.helps)
 
 
-def _units_lost(model: Any, units: float | Mapping[Place, int]) -> dict[Place, int]:
+def _units_lost(model: Any, units: float | Mapping[StackLayer, int]) -> dict[StackLayer, int]:
     """Return how many units every feed-forward loses."""
     if not units:
         return {}

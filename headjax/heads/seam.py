@@ -206,7 +206,6 @@ def _backward(read: Read | None, kept: Any, cotangent: jax.Array) -> tuple[Any, 
 
 
 def _slopes(contexts: jax.Array, gates: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the gradients of contexts and gates."""
     by_position = jnp.einsum("...nh,...nh->...n", contexts, cotangent, preferred_element_type=jnp.float32)
     over = tuple(axis for axis, size in enumerate(gates.shape) if size == 1 and by_position.shape[axis] > 1)
     of_gates = by_position.sum(axis=over, keepdims=True).astype(gates.dtype)

@@ -81,7 +81,6 @@ def resize_module(module: nnx.Module, before: Numbers, after: Numbers) -> None:
 
 
 def _resized_config(config: Any, before: Numbers, after: Numbers) -> Any:
-    """Return a config with other numbers of heads."""
     fields = {field.name for field in dataclasses.fields(config) if field.init}
     new = dict(after.usual())
     changes = {name: new[name] for name, old in before.usual() if name in fields and getattr(config, name) == old}

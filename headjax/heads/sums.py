@@ -83,7 +83,6 @@ def _sums_of_several(parts: Iterable[tuple[Tree, int]]) -> Iterator[Tree]:
 
 
 def _added_up(trees: Sequence[Tree]) -> Tree:
-    """Return the sum of trees of NumPy arrays."""
     total: Tree = jax.tree.map(lambda *parts: np.sum(parts, axis=0), *trees)
     return total
 

@@ -121,18 +121,18 @@ def config_after(config: ModelConfig, surgery: Callable[[Model], Model]) -> Mode
     return jax.eval_shape(surgery, Model(config, abstract(config.tensors()))).config
 
 
-class OutputMap(NamedTuple):
+class MapVariables(NamedTuple):
     """The linear map that a sub-layer ends with."""
 
     weight: Any  # W_O [heads, value_dim, width] or W_2 [hidden, width]; None where a formulation has no such weight
     bias: Any  # b_O or b_2 [width], or None
 
 
-def output_map(module: Any) -> OutputMap:
+def output_map(module: Any) -> MapVariables:
     """Return the last map of an attention or a feed-forward; setting its variables changes the module."""
     if isinstance(module, FeedForward):
-        return OutputMap(module.down, module.down_bias)
-    return OutputMap(module.output.kernel, module.output.bias)
+        return MapVariables(module.down, module.down_bias)
+    return MapVariables(module.output.kernel, module.output.bias)
 
 
 def _mapped(
@@ -166,7 +166,6 @@ def _mapped(
 
 
 def _unstacked(model: Model, name: str, slot: str) -> list[Params]:
-    """Return a slot's parameters by layer."""
     params = model.params[name]
     groups = model.config.stacks()[name].groups
     return [layer for group in groups for layer in group.unstack(params[group.name][slot])]
@@ -202,14 +201,14 @@ def _restacked(
     return restacked
 
 
-Place = tuple[str, int]
+StackLayer = tuple[str, int]
 """A stack (`encoder`, `decoder`) and a layer in it."""
 
 AXIS = "feed_forward"
 """Logical axis of a feed-forward's units."""
 
 
-def count_units(model: Model) -> dict[Place, int]:
+def count_units(model: Model) -> dict[StackLayer, int]:
     """Return the number of units of every feed-forward; layers that share their parameters have one, the first's."""
     return {
         (name, i): layer.hidden
@@ -224,7 +223,7 @@ def units_to_remove(hidden: int, share: float) -> int:
     return min(round(share * hidden), hidden - 1)
 
 
-def prune_units(model: Model, removed: Mapping[Place, Collection[int]]) -> Model:
+def prune_units(model: Model, removed: Mapping[StackLayer, Collection[int]]) -> Model:
     """Return the model without some units of its feed-forward sub-layers.
 
     Their columns of W_1 (and of the gate), their biases and their rows of W_2 are removed, so that the result equals

@@ -214,7 +214,6 @@ class _Constraint(NamedTuple):
 
 
 def _one_each(options: Sequence[Option]) -> Iterator[_Constraint]:
-    """Yield the constraints that every sub-layer takes one option."""
     for columns in _columns(options, lambda option: option.place).values():
         yield _Constraint(dict.fromkeys(columns, 1.0), 1.0, 1.0)
 

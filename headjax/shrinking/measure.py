@@ -318,7 +318,6 @@ def _refitted(moments: np.ndarray, weight: np.ndarray, gone: np.ndarray, penalty
 
 
 def _stacked(changes: Sequence[Change]) -> Change:
-    """Return changes with an axis in front, on the device."""
     stacked: Change = jax.tree.map(lambda *each: jnp.stack([jnp.asarray(one, jnp.float32) for one in each]), *changes)
     return stacked
 

@@ -140,7 +140,6 @@ def native_levels(model: Model, candidates: Candidates) -> set[str]:
 
 
 def _shorter(config: ModelConfig) -> Iterator[ModelConfig]:
-    """Yield the architectures with one layer less."""
     for name, stack in config.stacks().items():
         for number in range(len(stack.layers) if len(stack.layers) > 1 else 0):
             yield config.with_layers({name: stack.layers[:number] + stack.layers[number + 1 :]})

@@ -13,13 +13,12 @@ from flax import nnx
 
 from headjax.conversion.calibration import collect
 from headjax.conversion.model import convert
-from headjax.conversion.target import HeadLayer
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked
 from headjax.core.progress import Progress, Update, silent
 from headjax.evaluation.task import Task
 from headjax.heads.agreement import agreement_kind
-from headjax.heads.head_id import HeadId, all_heads
+from headjax.heads.head_id import HeadId, HeadLayer, all_heads
 from headjax.heads.program import Loss
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct

@@ -91,7 +91,6 @@ def _apart(model: Model, batch: Batch, made_up: Mapping[str, Maps], labels: bool
 
 
 def _with_maps(block: LayerBlock, maps: Maps) -> LayerBlock:
-    """Return a block with other output maps."""
     layer = own_copy(block.layer)
     for slot, arrays in maps.items():
         for variable, array in zip(output_map(getattr(layer, slot)), arrays, strict=True):

@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 
 import headjax
-from headjax.evaluation.paired import RESAMPLES, paired_test
+from headjax.evaluation.paired import RESAMPLES, Comparison, paired_test
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Evaluation, measure_task
 from headjax.heads.agreement import agreement
-from headjax.heads.significance import Comparison
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Choice, Prices, choose_if_any

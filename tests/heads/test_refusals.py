@@ -8,6 +8,7 @@ from flax import nnx
 import headjax
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
+from headjax.evaluation.paired import paired_bootstrap
 from headjax.heads.ablation import Ablation, ablate
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import all_heads
@@ -17,7 +18,6 @@ from headjax.heads.orders import OrderConfig, order_heads, reconstruction_order
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
 from headjax.heads.scoring import Scores, score_heads
-from headjax.heads.significance import paired_bootstrap
 from headjax.heads.statistics import sum_over
 from headjax.heads.surgery import prune_units
 from headjax.nn import Kind, NoHeadsAttention

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from headjax.heads.significance import mcnemar, paired_bootstrap, t_test
+from headjax.evaluation.paired import mcnemar, paired_bootstrap, t_test
 
 
 def test_t_test_of_a_worked_example():
