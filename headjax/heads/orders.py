@@ -15,10 +15,10 @@ from headjax.core.fields import Checked, Count, NotNegative, Positive, Size, unk
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.heads.ablation import ablate
+from headjax.heads.block_maps import BlockReader, OutputMap, Places
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId, Values
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
-from headjax.heads.maps import OutputMap
 from headjax.heads.ordering import (
     Order,
     by_ablation,
@@ -30,7 +30,6 @@ from headjax.heads.ordering import (
     removals,
 )
 from headjax.heads.program import Applied, Loss, shown_in, sites_of
-from headjax.heads.readers import BlockReader, Places, SiteReader, reader_for
 from headjax.heads.refit import (
     Change,
     Positions,
@@ -43,6 +42,7 @@ from headjax.heads.refit import (
 )
 from headjax.heads.scoring import GRADIENT_SCORES, SCORES, score_heads
 from headjax.heads.site import find_heads, require_stacks
+from headjax.heads.site_maps import SiteReader, reader_for
 from headjax.heads.sums import held_back
 from headjax.nn.state import Compute
 

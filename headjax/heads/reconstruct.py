@@ -22,14 +22,14 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.numbers import brief
 from headjax.core.programs import trim
 from headjax.core.progress import Update
+from headjax.heads.block_maps import BlockReader, OutputMap
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
-from headjax.heads.maps import OutputMap
 from headjax.heads.program import Loss
 from headjax.heads.pruning import part_of, prune
-from headjax.heads.readers import BlockReader, SiteReader, reader_for
 from headjax.heads.refit import RIDGES, RefitSums, centred, least_needed, refit, without_rows
 from headjax.heads.site import find_heads, require_heads, with_tied
+from headjax.heads.site_maps import SiteReader, reader_for
 from headjax.heads.surgery import StackLayer, prune_units, units_to_remove
 from headjax.nn.state import Compute
 

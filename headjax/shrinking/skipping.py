@@ -15,7 +15,7 @@ import numpy as np
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import own_copy
 from headjax.heads.agreement import Predictions, agreement_kind, compare, predictions_of
-from headjax.heads.maps import with_change
+from headjax.heads.block_maps import with_change
 from headjax.heads.refit import refit
 from headjax.heads.statistics import sum_over
 from headjax.heads.sums import LayerStep, States

@@ -1,14 +1,10 @@
-"""How a model is read for least squares: block by block where it offers the walk, else by whole passes through sites.
-
-`reader_for` asks for that capability once; reconstruction and orders by reconstruction see one interface.
-"""
+"""The output maps of any Flax module, read by whole passes and changed in a copy."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,126 +14,25 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.tensors import Params
-from headjax.heads.agreement import count_examples
+from headjax.heads.block_maps import BlockReader, Moments, OutputMap, Places, Tell
 from headjax.heads.head_id import HeadId
 from headjax.heads.loss_checks import checked, compare_examples
-from headjax.heads.maps import BlockMap, OutputMap, add_to, bias_of, matrix_of, on_devices_of, second_maps
 from headjax.heads.program import Loss, Program, compiled, examples_in, mean_loss, prepare
 from headjax.heads.refit import Change, RefitSums
-from headjax.heads.sensitivity import prices
-from headjax.heads.site import AttentionSite, ones
-from headjax.heads.sums import BlockWalk, spread, sum_over_batches, sums_by_half
+from headjax.heads.site import AttentionSite, Sites, at_path, ones, output_matrix
+from headjax.heads.sums import sum_over_batches, sums_by_half
 from headjax.mesh.distributed import fetch
-from headjax.mesh.mesh import on_automatic_axes, spread_by_compiler
-from headjax.models.config import HEAD_STACKS
-from headjax.models.model import Model, check_parts
-from headjax.models.walk import FEED_FORWARD, shows_sub_layers
+from headjax.mesh.mesh import spread_by_compiler
+from headjax.models.walk import shows_sub_layers
 from headjax.nn.state import Compute
 
-Places = tuple[tuple[str, int], ...]
-"""Head stack and number of an attention layer, or of all that share its parameters."""
-
-Moments = Iterator[tuple[OutputMap, np.ndarray]]
-"""Maps of attentions with the sums over the tokens of x x^T, x the contexts and a 1."""
-
-Tell = Callable[[int], None]
-"""Called with the number of batches done."""
+SECOND_MAPS = ("down_proj", "fc2", "linear2", "dense2", "w2", "wo", "linear_out", "fc_out", "c_proj", "down")
+"""Names of a feed-forward's second map."""
 
 
 def reader_for(model: nnx.Module, loss: Loss | None) -> type[BlockReader] | type[SiteReader]:
     """Return how a model is read: on the walk where its blocks show their sub-layers and no loss is given."""
     return BlockReader if loss is None and shows_sub_layers(model) else SiteReader
-
-
-class BlockReader:
-    """A model on the walk, and a copy that is repaired for the errors of earlier layers, too.
-
-    Effects are changes of the model's own output, without labels.
-
-    Attributes:
-        batches: The batches, on the model's devices.
-        compared: Greatest number of examples on which effects are measured.
-    """
-
-    by_blocks = True
-    on_mesh = staticmethod(on_automatic_axes)
-
-    def __init__(
-        self,
-        model: Model,
-        batches: Sequence[Any],
-        *,
-        compute: Compute = Compute(),
-        converted: Model | None = None,
-        skipped: Collection[tuple[str, int]] = (),
-    ) -> None:
-        """Repair a copy of the model, or `converted`, which goes without the layers `skipped`."""
-        self._whole = model if converted is None else converted
-        for each in (model,) if converted is None else (model, converted):
-            check_parts(each)
-        self._model, self.batches = spread(model, batches)
-        self.compared = min(128, round(0.4 * sum(map(examples_in, self.batches))))
-        self._converted, self._skipped, self._compute = converted, skipped, compute
-        self._changed: Mapping[tuple[str, int], Mapping[str, jax.Array]] = {}
-
-    def maps(self, feed_forward: bool) -> Iterator[BlockMap]:
-        """Yield the output maps of the copy in the order of computation, each to be changed before the next."""
-        slots = {slot for _, slot in HEAD_STACKS.values()} | ({FEED_FORWARD} if feed_forward else set())
-        options: dict[str, Any] = {"slots": slots, "skipped": self._skipped}
-        walk = BlockWalk(self._model, self.batches, self._compute, self._converted, **options)
-        self._changed = walk.changed
-        for step in walk:
-            yield from (BlockMap(step, slot) for slot in step.layer.config.slots if slot in slots)
-
-    def repaired(self) -> Model:
-        """Return the copy, changed so far."""
-        placed = self._model if self._converted is None else self._converted
-        return self._whole.replace(params=_params_with(self._whole, placed.params, self._changed))
-
-    def count(self) -> int:
-        """Return the number of examples."""
-        return sum(count_examples(self._model.config, fetch(batch)) for batch in self.batches)
-
-    def moments(self, batches: Sequence[Any], tell: Tell) -> Moments:
-        """Yield the moments of one layer after another."""
-        layers, done = sum(len(stack.layers) for stack in self._model.config.stacks().values()), 0
-        for step in BlockWalk(self._model, batches, self._compute):
-            slots = [slot for slot in step.layer.config.slots if slot != FEED_FORWARD]
-            found, done = step.read(slots).sums, done + len(step.tied)
-            tell(len(batches) * done // layers)
-            yield from ((BlockMap(step, slot), found[slot].gram.sum(axis=0)) for slot in slots)
-
-    def effects(self, changes: Mapping[Places, Change], batches: Sequence[Any]) -> Iterator[np.ndarray]:
-        """Yield the effect of each change of each layer's map, `[changes]`."""
-        spots = {
-            places: tuple((HEAD_STACKS[stack][0], number, HEAD_STACKS[stack][1]) for stack, number in places)
-            for places in changes
-        }
-        by_spots = prices(self._model, batches, {spots[places]: own for places, own in changes.items()}, self._compute)
-        yield from (by_spots[each] for each in spots.values())
-
-
-def _params_with(model: Model, placed: Params, changed: Mapping[tuple[str, int], Mapping[str, jax.Array]]) -> Params:
-    """Return a model's parameters with changed arrays of layers, each where the model's own lie."""
-    params = model.params
-    for name, stack in model.config.stacks().items():
-        for group in stack.groups:
-            layers = [changed.get((name, layer), {}) for layer in range(group.start, group.stop)]
-            for path in dict.fromkeys(path for arrays in layers for path in arrays):
-                keys = (name, group.name, *path.split("/"))
-                trees: tuple[Any, Any] = (placed, model.params)
-                before, own = (functools.reduce(operator.getitem, keys, tree) for tree in trees)
-                solved = [each.get(path, before if group.shared else before[i]) for i, each in enumerate(layers)]
-                array = solved[0] if group.shared else jnp.stack(solved)
-                with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
-                    params = _holding(params, keys, on_devices_of(own, array))
-    return params
-
-
-def _holding(params: Params, keys: Sequence[str], array: jax.Array) -> Params:
-    first, *rest = keys
-    return params | {first: _holding(params[first], rest, array) if rest else array}
 
 
 class SiteReader:
@@ -273,6 +168,60 @@ class SiteMap(OutputMap):
         if self.site.tied:
             return jnp.moveaxis(contexts, 0, 1)
         return contexts if self.site.layers is None else contexts[self.number]
+
+
+def matrix_of(model: nnx.Module, site: AttentionSite, layer: int) -> jax.Array:
+    """Return the W_O of a layer of a site, `[heads * head_dim, width]`, low-rank matrices added."""
+    projection = at_path(at_path(model, site.path), site.output)
+    return spread_by_compiler(functools.partial(_matrix, site, layer), PartitionSpec(), projection)
+
+
+def _matrix(site: AttentionSite, layer: int, projection: nnx.Module) -> jax.Array:
+    own = output_matrix(site, projection)
+    return own.reshape(-1, site.heads * site.head_dim, own.shape[-1])[layer]
+
+
+def bias_of(model: nnx.Module, site: AttentionSite) -> nnx.Variable | None:
+    """Return b_O of a site; None where its map has no bias."""
+    bias = vars(at_path(at_path(model, site.path), site.output)).get("bias")
+    return bias if isinstance(bias, nnx.Variable) else None
+
+
+def add_to(model: nnx.Module, site: AttentionSite, layer: int, change: Change) -> None:
+    """Add a change to the map of a layer of a site, in a copy of a model."""
+    bias = bias_of(model, site)
+    changes = [(at_path(at_path(model, site.path), site.kernel), change.weight)]
+    changes += [] if bias is None else [(bias, change.bias)]
+    for variable, added in changes:
+        array = variable[...]
+        index = ... if site.layers is None or site.tied else layer
+        variable.set_value(spread_by_compiler(functools.partial(_added, index), array, array, jnp.asarray(added)))
+
+
+def _added(index: Any, array: jax.Array, change: jax.Array) -> jax.Array:
+    return array.at[index].add(change.reshape(array[index].shape).astype(array.dtype))
+
+
+def second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
+    """Yield the second maps of the feed-forwards beside the attention layers, whose units are heads of size 1."""
+    for site in sites:
+        block = site.path.rpartition(".")[0]
+        modules = {
+            ".".join(map(str, path)): module
+            for path, module in nnx.iter_modules(at_path(model, block), graph=True)
+            if path and path[-1] in SECOND_MAPS and isinstance(getattr(module, "kernel", None), nnx.Variable)
+        }
+        own = site.path.rpartition(".")[2]
+        places = [path for path in modules if path.partition(".")[0] != own]
+        if len(places) != 1:
+            raise HeadjaxError(
+                f"feed_forward: beside {site.path} there are {len(places)} second maps of a feed-forward; looked for "
+                f"{', '.join(SECOND_MAPS)}"
+            )
+        holder, _, name = f"{block}.{places[0]}".strip(".").rpartition(".")
+        units = at_path(modules[places[0]], "kernel")[...].shape[-2]
+        kinds: dict[str, Any] = {"output": name, "kernel": f"{name}.kernel", "query": ((f"{name}.kernel", -2),)}
+        yield AttentionSite(heads=units, kv_heads=units, head_dim=1, path=holder, layers=site.layers, **kinds)
 
 
 @jax.jit

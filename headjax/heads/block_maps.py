@@ -1,0 +1,232 @@
+"""The output maps of a model, W_O and b_O of attentions, W_2 and b_2 of feed-forwards, read and changed on the walk."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.core.errors import HeadjaxError
+from headjax.core.kind import own_copy
+from headjax.core.tensors import Params
+from headjax.heads.agreement import count_examples
+from headjax.heads.head_id import HeadId, HeadLayer
+from headjax.heads.program import examples_in
+from headjax.heads.refit import Change, RefitSums
+from headjax.heads.sensitivity import prices
+from headjax.heads.sums import BlockWalk, LayerStep, spread
+from headjax.heads.surgery import output_map
+from headjax.mesh.distributed import fetch
+from headjax.mesh.mesh import on_automatic_axes
+from headjax.models.config import HEAD_STACKS, head_stack_at
+from headjax.models.model import Model, check_parts
+from headjax.models.walk import FEED_FORWARD
+from headjax.nn.block import Block
+from headjax.nn.state import Compute
+
+Places = tuple[HeadLayer, ...]
+"""Head stack and number of an attention layer, or of all that share its parameters."""
+
+
+Tell = Callable[[int], None]
+"""Called with the number of batches done."""
+
+
+class OutputMap:
+    """The output map of a sub-layer in a model that is repaired.
+
+    Attributes:
+        title: `encoder/3` for the attention layer 3 of a head stack, `encoder/3/feed_forward` for a feed-forward.
+        places: Head stack and number of its layer, or of all that share it; none of a feed-forward.
+        heads: Heads whose contexts it reads, of several layers those of the first.
+        groups: KV head of each of them.
+        units: Stack and layer of the feed-forward on the walk whose units its features are, which may be removed.
+        features: Number of its features.
+        biased: Whether it has a bias.
+        diverged: Whether the model is known to compute something else up to here.
+    """
+
+    title: str
+    places: tuple[tuple[str, int], ...] = ()
+    heads: tuple[HeadId, ...] = ()
+    groups: Sequence[int] = ()
+    units: tuple[str, int] | None = None
+    features: int
+    biased: bool
+    diverged: bool = False
+
+    def kept(self, gone: Container[HeadId]) -> np.ndarray:
+        """Return which features stay without these heads, `[features]` bool."""
+        if not self.heads:
+            return np.ones(self.features, bool)
+        return np.repeat([head not in gone for head in self.heads], self.features // len(self.heads))
+
+    def keep(self, features: np.ndarray) -> None:
+        """Set the rows of all features but these, `[features]` bool, to 0."""
+        weight = self.weight()
+        self.add(Change(-weight * ~features[:, None], np.zeros(weight.shape[1])))
+
+    def weight(self) -> np.ndarray:
+        """Return the map as it is, `[features, width]`."""
+        raise NotImplementedError
+
+    def sums(self) -> tuple[RefitSums, np.ndarray]:
+        """Return the sums over all batches, and how much of the output's error the stream takes up, `[width]`."""
+        raise NotImplementedError
+
+    def add(self, change: Change) -> None:
+        """Add a change."""
+        raise NotImplementedError
+
+
+Moments = Iterator[tuple[OutputMap, np.ndarray]]
+"""Maps of attentions with the sums over the tokens of x x^T, x the contexts and a 1."""
+
+
+class BlockReader:
+    """A model on the walk, and a copy that is repaired for the errors of earlier layers, too.
+
+    Effects are changes of the model's own output, without labels.
+
+    Attributes:
+        batches: The batches, on the model's devices.
+        compared: Greatest number of examples on which effects are measured.
+    """
+
+    by_blocks = True
+    on_mesh = staticmethod(on_automatic_axes)
+
+    def __init__(
+        self,
+        model: Model,
+        batches: Sequence[Any],
+        *,
+        compute: Compute = Compute(),
+        converted: Model | None = None,
+        skipped: Collection[tuple[str, int]] = (),
+    ) -> None:
+        """Repair a copy of the model, or `converted`, which goes without the layers `skipped`."""
+        self._whole = model if converted is None else converted
+        for each in (model,) if converted is None else (model, converted):
+            check_parts(each)
+        self._model, self.batches = spread(model, batches)
+        self.compared = min(128, round(0.4 * sum(map(examples_in, self.batches))))
+        self._converted, self._skipped, self._compute = converted, skipped, compute
+        self._changed: Mapping[tuple[str, int], Mapping[str, jax.Array]] = {}
+
+    def maps(self, feed_forward: bool) -> Iterator[BlockMap]:
+        """Yield the output maps of the copy in the order of computation, each to be changed before the next."""
+        slots = {slot for _, slot in HEAD_STACKS.values()} | ({FEED_FORWARD} if feed_forward else set())
+        options: dict[str, Any] = {"slots": slots, "skipped": self._skipped}
+        walk = BlockWalk(self._model, self.batches, self._compute, self._converted, **options)
+        self._changed = walk.changed
+        for step in walk:
+            yield from (BlockMap(step, slot) for slot in step.layer.config.slots if slot in slots)
+
+    def repaired(self) -> Model:
+        """Return the copy, changed so far."""
+        placed = self._model if self._converted is None else self._converted
+        return self._whole.replace(params=_params_with(self._whole, placed.params, self._changed))
+
+    def count(self) -> int:
+        """Return the number of examples."""
+        return sum(count_examples(self._model.config, fetch(batch)) for batch in self.batches)
+
+    def moments(self, batches: Sequence[Any], tell: Tell) -> Moments:
+        """Yield the moments of one layer after another."""
+        layers, done = sum(len(stack.layers) for stack in self._model.config.stacks().values()), 0
+        for step in BlockWalk(self._model, batches, self._compute):
+            slots = [slot for slot in step.layer.config.slots if slot != FEED_FORWARD]
+            found, done = step.read(slots).sums, done + len(step.tied)
+            tell(len(batches) * done // layers)
+            yield from ((BlockMap(step, slot), found[slot].gram.sum(axis=0)) for slot in slots)
+
+    def effects(self, changes: Mapping[Places, Change], batches: Sequence[Any]) -> Iterator[np.ndarray]:
+        """Yield the effect of each change of each layer's map, `[changes]`."""
+        spots = {
+            places: tuple((HEAD_STACKS[stack][0], number, HEAD_STACKS[stack][1]) for stack, number in places)
+            for places in changes
+        }
+        by_spots = prices(self._model, batches, {spots[places]: own for places, own in changes.items()}, self._compute)
+        yield from (by_spots[each] for each in spots.values())
+
+
+class BlockMap(OutputMap):
+    """The output map of a slot of a layer on the walk."""
+
+    def __init__(self, step: LayerStep, slot: str) -> None:
+        stack, number, module = step.block.stack, step.tied[0], getattr(step.layer, slot)
+        self._step, self._slot = step, slot
+        self.biased, self.diverged = output_map(module).bias is not None, step.diverged
+        if slot == FEED_FORWARD:
+            self.title, self.units, self.features = f"{stack}/{number}/{slot}", (stack, number), module.hidden
+            return
+        self.places = tuple((head_stack_at(stack, slot), each) for each in step.tied)
+        self.heads, self.groups = tuple(HeadId(*self.places[0], head) for head in module.ids), module.groups
+        self.title = f"{self.places[0][0]}/{number}"
+        self.features = len(self.heads) * module.output_matrices().shape[1]
+
+    def _variable(self) -> Any:
+        module = getattr(self._step.layer, self._slot)
+        weight = output_map(module).weight
+        if weight is None:
+            kind = type(module).__name__
+            raise HeadjaxError(f"reconstruction: {self.title}: {kind} has no output projection to solve")
+        return weight
+
+    def weight(self) -> np.ndarray:
+        own = np.asarray(fetch(self._variable().get_raw_value()), np.float64)
+        return own.reshape(-1, own.shape[-1])
+
+    def sums(self) -> tuple[RefitSums, np.ndarray]:
+        if self.features:
+            self._variable()
+        return self._step.sums(self._slot)
+
+    def add(self, change: Change) -> None:
+        self._step.replace_layer(with_change(self._step.layer, self._slot, change))
+
+
+def with_change(layer: Block, slot: str, change: Change) -> Block:
+    """Return a layer with another output map in a slot."""
+    changed: Block = own_copy(layer)
+    for variable, array in zip(output_map(getattr(changed, slot)), change, strict=True):
+        if variable is not None:
+            own = variable.get_raw_value()
+            total = np.asarray(fetch(own), np.float64) + array.reshape(own.shape)
+            variable.set_raw_value(on_devices_of(own, jnp.asarray(total, own.dtype)))
+    return changed
+
+
+def on_devices_of(own: jax.Array, array: jax.Array) -> jax.Array:
+    """Return an array on the devices of another one."""
+    if isinstance(own, jax.Array) and len(own.sharding.device_set) > 1:
+        return jax.device_put(array, own.sharding)
+    return array if len(array.sharding.device_set) == 1 else jnp.asarray(fetch(array))
+
+
+def _params_with(model: Model, placed: Params, changed: Mapping[tuple[str, int], Mapping[str, jax.Array]]) -> Params:
+    """Return a model's parameters with changed arrays of layers, each where the model's own lie."""
+    params = model.params
+    for name, stack in model.config.stacks().items():
+        for group in stack.groups:
+            layers = [changed.get((name, layer), {}) for layer in range(group.start, group.stop)]
+            for path in dict.fromkeys(path for arrays in layers for path in arrays):
+                keys = (name, group.name, *path.split("/"))
+                trees: tuple[Any, Any] = (placed, model.params)
+                before, own = (functools.reduce(operator.getitem, keys, tree) for tree in trees)
+                solved = [each.get(path, before if group.shared else before[i]) for i, each in enumerate(layers)]
+                array = solved[0] if group.shared else jnp.stack(solved)
+                with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
+                    params = _holding(params, keys, on_devices_of(own, array))
+    return params
+
+
+def _holding(params: Params, keys: Sequence[str], array: jax.Array) -> Params:
+    first, *rest = keys
+    return params | {first: _holding(params[first], rest, array) if rest else array}
