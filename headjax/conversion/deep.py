@@ -73,9 +73,9 @@ def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | N
     for name, stack in config.stacks().items():
         whole = zip(stack.modules(params[name]), counts[name], strict=True)
         layers[name] = [new for layer, parts in whole for new in split_layer(layer, parts)]
-    deep = config.with_layers({name: [layer.config for layer in own] for name, own in layers.items()})
-    for name, own in layers.items():
-        params[name] = deep.stacks()[name].restack([arrays(layer) for layer in own], params[name])
+    deep = config.with_layers({name: [layer.config for layer in blocks] for name, blocks in layers.items()})
+    for name, blocks in layers.items():
+        params[name] = deep.stacks()[name].restack([arrays(layer) for layer in blocks], params[name])
     return model.replace(config=deep, params=params).with_entry("deepen", heads=heads, layers=counts)
 
 
@@ -99,15 +99,15 @@ def split_layer(layer: Block, parts: int) -> list[Block]:
     """Return the layers that a layer becomes, see `deepen`: equal groups of heads and units."""
     if parts == 1:
         return [layer]
-    config, own = layer.config, arrays(layer)
+    config, weights_before = layer.config, arrays(layer)
     cut: dict[str, list[Any]] = {slot: split_attention(getattr(layer, slot), parts) for slot, _ in _slots(config)}
     units = split_feed_forward(layer.feed_forward, parts)
-    between = dict(own)
+    between = dict(weights_before)
     if config.residual not in BEFORE:
         for name in config.residual_slots:
-            between[name] = own[name] | {"norm": arrays(level(getattr(layer, name).norm))}
+            between[name] = weights_before[name] | {"norm": arrays(level(getattr(layer, name).norm))}
     split = []
-    for i, rest in enumerate([between] * (parts - 1) + [own]):
+    for i, rest in enumerate([between] * (parts - 1) + [weights_before]):
         attentions = {slot: pieces[i] for slot, pieces in cut.items()}
         fields = {slot: piece.kind for slot, piece in attentions.items()}
         new = dataclasses.replace(config, hidden=units[i].hidden, **fields)

@@ -162,7 +162,10 @@ def _chosen(
     """Return the criterion that agrees best on held-out batches, whether plain, and the distance of each by text."""
     criteria = {place: target.criteria() for place, target in targets.items()}
     most = max(map(len, criteria.values()), default=1)
-    choices = [{place: own[min(n, len(own) - 1)] for place, own in criteria.items()} for n in range(most)]
+    choices = [
+        {place: alternatives[min(n, len(alternatives) - 1)] for place, alternatives in criteria.items()}
+        for n in range(most)
+    ]
     if plain or not calibration.eval_batches:
         return choices[0], plain, {}
     candidates = [(choice, plain) for plain in (False, True) for choice in choices]

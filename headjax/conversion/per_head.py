@@ -53,11 +53,11 @@ class ToFixed(Target):
             require(is_fully_rotary(source), "rotary", "rotates some dimensions alone, which cannot be fewer")
             message = f"heads that rotate keep whole pairs of dimensions, so it must be even, got {self.head_dim}"
             require(self.head_dim % 2 == 0, "head_dim", message)
-        there = memory_of()
+        memory = memory_of()
         for name, size in {"head_dim": self.head_dim, "value_dim": self.values}.items():
             field = "head_dim" if self.value_dim is None else name
             needed = _FLOAT32 * source.num_heads * size * (width + memory_width)
-            check_memory(field, needed, there, f"{source.num_heads} heads of {size:,} dimensions")
+            check_memory(field, needed, memory, f"{source.num_heads} heads of {size:,} dimensions")
 
     def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
         return [self._layer(layer) for layer in layers]

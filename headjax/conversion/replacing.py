@@ -205,8 +205,8 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
             raise HeadjaxError(f"layers: {path}: the model has no attention layer there; it has {', '.join(sites)}")
         layer = at_path(copy, path)
         adapter = _adapter_of(layer, sites[path])
-        own = adapter.inner_of(layer, sites[path])
-        changed = convert_attention(own, to) if isinstance(to, str) else to(own)
+        attention = adapter.inner_of(layer, sites[path])
+        changed = convert_attention(attention, to) if isinstance(to, str) else to(attention)
         if not isinstance(changed, AttentionModule):
             raise HeadjaxError(f"to: {path}: the function returned {type(changed).__name__}, no attention of headjax")
         new = adapter(changed, layer)

@@ -313,7 +313,7 @@ def rotary_losses(layer: ConversionInput) -> np.ndarray:
     """Return the cost of sharing one key for every pair of heads, `[heads, heads]`: the minima of `fit_rotary`."""
     # Phases are taken as equally likely, so that frequencies do not interact.
     weighted = rotary_keys_of(layer).by_frequency()
-    own = np.diagonal(weighted, axis1=1, axis2=2).real
-    mean, half = own[:, :, None] + own[:, None, :], own[:, :, None] - own[:, None, :]
+    squares = np.diagonal(weighted, axis1=1, axis2=2).real
+    mean, half = squares[:, :, None] + squares[:, None, :], squares[:, :, None] - squares[:, None, :]
     lost = (mean - np.sqrt(np.square(half) + 4.0 * np.square(np.abs(weighted)))) / 2.0
-    return np.maximum(lost, 0.0).sum(axis=0) / max(float(own.sum(axis=0).mean()), TINY)
+    return np.maximum(lost, 0.0).sum(axis=0) / max(float(squares.sum(axis=0).mean()), TINY)

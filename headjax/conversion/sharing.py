@@ -158,8 +158,8 @@ def _exchange(distances: np.ndarray, labels: np.ndarray) -> np.ndarray:
         near = distances @ (labels[:, None] == np.arange(labels.max() + 1))  # [head, group]
         moved = near[heads, labels][:, None] - near[:, labels]  # [i, j], by how much i costs less in j's group
         # The sums count i with itself and with j, but an exchange does not change the distance of i and j.
-        own = np.diagonal(distances)
-        gains = moved + moved.T + 2.0 * distances - own[:, None] - own[None, :]
+        to_itself = np.diagonal(distances)
+        gains = moved + moved.T + 2.0 * distances - to_itself[:, None] - to_itself[None, :]
         gains[labels[:, None] == labels[None, :]] = -np.inf
         i, j = np.unravel_index(np.argmax(gains), gains.shape)
         if gains[i, j] <= least:

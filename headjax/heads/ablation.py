@@ -208,7 +208,7 @@ def _walk_of(model: Any, program: Program, state: Any) -> _AblationWalk | None:
     places = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model, graph=True)}
     blocks, walked = list[_Block](), 0
     for block in model.blocks():
-        own: dict[str, tuple[str, tuple[int, ...]]] = {}
+        in_model: dict[str, tuple[str, tuple[int, ...]]] = {}
         sites = sites_within(block)
         for site in sites:
             # The model's own module is known by its place, one that was taken out of a stacked one by its heads' names.
@@ -217,13 +217,13 @@ def _walk_of(model: Any, program: Program, state: Any) -> _AblationWalk | None:
             whole, index = known.get(same.head_ids()[0], (None, ()))
             if whole is None or site.layers is not None:
                 return None
-            own[site.path] = (whole.path, index[:-1])
+            in_model[site.path] = (whole.path, index[:-1])
             walked += site.heads
         plain = tuple(dataclasses.replace(site, ids=None, first=None) for site in sites)
         graph, arrays = nnx.split(block, graph=True)
         alike = (block.program for block in blocks if block.program.sites == plain and block.program.graph == graph)
         block_program = next(alike, None) or ModuleProgram(plain, program.loss, graph, fixed=program.fixed)
-        blocks.append(_Block(block_program, arrays, own))
+        blocks.append(_Block(block_program, arrays, in_model))
     return _AblationWalk(program, state, blocks) if walked == len(known) else None
 
 
@@ -262,11 +262,16 @@ class _AblationWalk:
             for path, place in block.gates.items():
                 heads = by_place.get(place, [])
                 for start in range(0, len(heads), size):
-                    own = heads[start : start + size]
-                    rows = [variants[head].row for head in own + own[-1:] * (size - len(own))]
+                    together_heads = heads[start : start + size]
+                    rows = [
+                        variants[head].row
+                        for head in together_heads + together_heads[-1:] * (size - len(together_heads))
+                    ]
                     row_gates = block.at(at) | {path: jnp.asarray(np.stack(rows))}
                     measured = self._from(number, row_gates, path, states, at, batch)
-                    yield from ((head, jax.tree.map(lambda x, i=i: x[i], measured)) for i, head in enumerate(own))
+                    yield from (
+                        (head, jax.tree.map(lambda x, i=i: x[i], measured)) for i, head in enumerate(together_heads)
+                    )
 
     def states(self, at: Gates, batch: Any) -> list[Any]:
         """Return the state that enters every block, and that after the last one; they share what is handed on."""
@@ -285,7 +290,7 @@ class _AblationWalk:
             differs = tuple(known.get(id(leaf), True) for leaf in following)
             gates = row_gates if ablated else block.at(at)
             fresh = iter(_steps(block.program, tree, ablated, many, differs, block.state, gates, leaves))
-            leaves = [next(fresh) if own else leaf for leaf, own in zip(following, differs, strict=True)]
+            leaves = [next(fresh) if different else leaf for leaf, different in zip(following, differs, strict=True)]
             many, ablated = differs, ""
         return self._finish(leaves, jax.tree.structure(states[-1]), many, batch)
 
@@ -330,9 +335,9 @@ def _steps(
 
     def one(leaves: list[Any], gates: Gates) -> list[Any]:
         leaves_after = jax.tree.leaves(_stepped(program, state, gates, jax.tree.unflatten(tree, leaves)))
-        return [leaf for leaf, own in zip(leaves_after, differs, strict=True) if own]
+        return [leaf for leaf, different in zip(leaves_after, differs, strict=True) if different]
 
-    axes = [0 if own else None for own in many], {path: 0 if path == ablated else None for path in gates}
+    axes = [0 if different else None for different in many], {path: 0 if path == ablated else None for path in gates}
     return jax.vmap(one, in_axes=axes)(leaves, gates)
 
 
@@ -361,7 +366,7 @@ def _measure_many(
     one = functools.partial(_values, program, tree)
     if not any(many):
         return one(state, leaves, batch)
-    return jax.vmap(one, in_axes=(None, [0 if own else None for own in many], None))(state, leaves, batch)
+    return jax.vmap(one, in_axes=(None, [0 if different else None for different in many], None))(state, leaves, batch)
 
 
 @functools.cache

@@ -152,7 +152,9 @@ class BlockReader:
             places: tuple((HEAD_STACKS[stack][0], number, HEAD_STACKS[stack][1]) for stack, number in places)
             for places in changes
         }
-        by_spots = prices(self._model, batches, {spots[places]: own for places, own in changes.items()}, self._compute)
+        by_spots = prices(
+            self._model, batches, {spots[places]: change for places, change in changes.items()}, self._compute
+        )
         yield from (by_spots[each] for each in spots.values())
 
 
@@ -180,8 +182,8 @@ class BlockMap(OutputMap):
         return weight
 
     def weight(self) -> np.ndarray:
-        own = np.asarray(fetch(self._variable().get_raw_value()), np.float64)
-        return own.reshape(-1, own.shape[-1])
+        matrix = np.asarray(fetch(self._variable().get_raw_value()), np.float64)
+        return matrix.reshape(-1, matrix.shape[-1])
 
     def sums(self) -> tuple[RefitSums, np.ndarray]:
         if self.features:
@@ -197,16 +199,16 @@ def with_change(layer: Block, slot: str, change: Change) -> Block:
     changed: Block = own_copy(layer)
     for variable, array in zip(output_map(getattr(changed, slot)), change, strict=True):
         if variable is not None:
-            own = variable.get_raw_value()
-            total = np.asarray(fetch(own), np.float64) + array.reshape(own.shape)
-            variable.set_raw_value(on_devices_of(own, jnp.asarray(total, own.dtype)))
+            array_before = variable.get_raw_value()
+            total = np.asarray(fetch(array_before), np.float64) + array.reshape(array_before.shape)
+            variable.set_raw_value(on_devices_of(array_before, jnp.asarray(total, array_before.dtype)))
     return changed
 
 
-def on_devices_of(own: jax.Array, array: jax.Array) -> jax.Array:
+def on_devices_of(other: jax.Array, array: jax.Array) -> jax.Array:
     """Return an array on the devices of another one."""
-    if isinstance(own, jax.Array) and len(own.sharding.device_set) > 1:
-        return jax.device_put(array, own.sharding)
+    if isinstance(other, jax.Array) and len(other.sharding.device_set) > 1:
+        return jax.device_put(array, other.sharding)
     return array if len(array.sharding.device_set) == 1 else jnp.asarray(fetch(array))
 
 
@@ -219,11 +221,11 @@ def _params_with(model: Model, placed: Params, changed: Mapping[tuple[str, int],
             for path in dict.fromkeys(path for arrays in layers for path in arrays):
                 keys = (name, group.name, *path.split("/"))
                 trees: tuple[Any, Any] = (placed, model.params)
-                before, own = (functools.reduce(operator.getitem, keys, tree) for tree in trees)
+                before, original = (functools.reduce(operator.getitem, keys, tree) for tree in trees)
                 solved = [each.get(path, before if group.shared else before[i]) for i, each in enumerate(layers)]
                 array = solved[0] if group.shared else jnp.stack(solved)
                 with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
-                    params = _holding(params, keys, on_devices_of(own, array))
+                    params = _holding(params, keys, on_devices_of(original, array))
     return params
 
 

@@ -253,16 +253,16 @@ def _by_projections(layer: nnx.Module) -> AttentionSite | None:
     heads, size = output.shape[output.axis], output.shape[output.axis + 1]
     held, parts, kv_heads = {output.kernel: (output.axis, "q")}, 0, heads
     for projection in others:
-        own = projection.shape[projection.axis]
+        count = projection.shape[projection.axis]
         if len(others) == 1 and projection.parts == 1:  # queries, keys and values in one
-            after, within = own > heads and (own - heads) % 2 == 0, projection.shape[-1] == 3 * size
-            kv_heads = (own - heads) // 2 if after else heads
+            after, within = count > heads and (count - heads) % 2 == 0, projection.shape[-1] == 3 * size
+            kv_heads = (count - heads) // 2 if after else heads
             held[projection.kernel] = (projection.axis, "qkv" if after else "q")
             parts = 3 if after or within else 1
             continue
-        same = own == heads and (not output.letter or projection.letter == output.letter)
+        same = count == heads and (not output.letter or projection.letter == output.letter)
         held[projection.kernel] = (projection.axis, "q" if same else "k")
-        kv_heads = kv_heads if same else own
+        kv_heads = kv_heads if same else count
         parts += projection.parts
     return _with_rest(layer, (heads, kv_heads, size), output, held) if parts >= 3 else None
 
@@ -276,16 +276,18 @@ def _projection(name: str, child: Any) -> Projection | None:
     einsum = str(getattr(child, "einsum_str", "")).replace(" ", "")
     read = re.fullmatch(r"([a-zA-Z.]+),([a-zA-Z]+)->([a-zA-Z.]+)", einsum)
     if read is not None:
-        taken, own, made = read.groups()
-        shape = shape[-len(own) :]
-        gone = "".join(letter for letter in own if letter in taken and letter not in made)
-        new = [letter for letter in own if letter in made and letter not in taken]
-        if len(gone) == 2 and len(new) == 1 and own.startswith(gone):
+        inputs, weight_axes, outputs = read.groups()
+        shape = shape[-len(weight_axes) :]
+        gone = "".join(letter for letter in weight_axes if letter in inputs and letter not in outputs)
+        new = [letter for letter in weight_axes if letter in outputs and letter not in inputs]
+        if len(gone) == 2 and len(new) == 1 and weight_axes.startswith(gone):
             return Projection(name, path, shape, True, -3, letter=gone[0])
-        if len(gone) == 1 and len(new) >= 2 and made[-2] in new and made[-1] in new:
-            sizes = dict(zip(own, shape, strict=False))
-            parts = math.prod(sizes.get(letter, 1) for letter in new if letter not in made[-2:])
-            return Projection(name, path, shape, False, own.index(made[-2]) - len(own), parts, made[-2])
+        if len(gone) == 1 and len(new) >= 2 and outputs[-2] in new and outputs[-1] in new:
+            sizes = dict(zip(weight_axes, shape, strict=False))
+            parts = math.prod(sizes.get(letter, 1) for letter in new if letter not in outputs[-2:])
+            return Projection(
+                name, path, shape, False, weight_axes.index(outputs[-2]) - len(weight_axes), parts, outputs[-2]
+            )
         return None
     held = vars(child)
     ins, outs = (next((held[one] for one in names if one in held), None) for names in zip(*ENDS, strict=True))
@@ -349,14 +351,14 @@ def _flat(layer: nnx.Module, kinds: str, names: Sequence[str]) -> Projection | N
 def _with_rest(layer: nnx.Module, numbers: tuple[int, int, int], output: Projection, held: Held) -> AttentionSite:
     """Return the site with the biases of its projections, biases of the layer itself and a cache in its attributes."""
     site, weights = _site(numbers, output, held), {path.rpartition(".")[0]: path for path in held}
-    rest: Held = {one: own for path, own in held.items() for one in _low_rank(layer, path, own[0])}
+    rest: Held = {one: is_bias for path, is_bias in held.items() for one in _low_rank(layer, path, is_bias[0])}
     for path, variable in parameters(layer):
         holder, _, name = path.rpartition(".")
-        own = holder == "" and re.fullmatch("(q|k|v|query|key|value)_?bias", name) is not None
+        is_bias = holder == "" and re.fullmatch("(q|k|v|query|key|value)_?bias", name) is not None
         if holder == "" and name in ("cached_key", "cached_value"):
             rest[path] = (-2, "k")
-        elif path not in held and holder.partition(".")[0] != output.name and (own or holder in weights):
-            axis, kinds = (-1, name[0]) if own else held[weights[holder]]
+        elif path not in held and holder.partition(".")[0] != output.name and (is_bias or holder in weights):
+            axis, kinds = (-1, name[0]) if is_bias else held[weights[holder]]
             last = site.head_dim if axis == -1 else at_path(layer, weights[holder])[...].shape[-1]
             number, shape = site.count(kinds), variable[...].shape
             ends = ((-2, (number, last)), (-1, (number * site.head_dim,)))
@@ -381,7 +383,7 @@ def _site(numbers: tuple[int, int, int], output: Projection, held: Held) -> Atte
         kernel=output.kernel,
         query=tuple((path, axis) for path, (axis, kinds) in held.items() if kinds == "q"),
         key=tuple((path, axis) for path, (axis, kinds) in held.items() if kinds in ("k", "v")),
-        fused=tuple((path, own) for path, own in held.items() if len(own[1]) > 1),
+        fused=tuple((path, along) for path, along in held.items() if len(along[1]) > 1),
     )
 
 

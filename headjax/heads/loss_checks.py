@@ -142,11 +142,11 @@ def _in_order(path: str) -> list[tuple[int, str]]:
 
 def parameters_of(model: nnx.Module, paths: Iterable[str], besides: Iterable[str]) -> int:
     """Return the number of parameters within modules at some paths and not within those at others."""
-    own, others = (
+    inside, others = (
         {id(variable): variable for path in some for _, variable in parameters(at_path(model, path))}
         for some in (paths, besides)
     )
-    held = (variable for key, variable in own.items() if key not in others and isinstance(variable, nnx.Param))
+    held = (variable for key, variable in inside.items() if key not in others and isinstance(variable, nnx.Param))
     return sum(variable[...].size for variable in held)
 
 
@@ -231,37 +231,41 @@ class _TraceWalk:
 
         for eqn in jaxpr.eqns:
             scopes = (entry.name for entry in eqn.source_info.name_stack.stack if hasattr(entry, "name"))
-            taken, where = [of(variable) for variable in eqn.invars], (*place, *scopes)
-            facts.update(zip(eqn.outvars, self._made(eqn, taken, (*calls, id(eqn)), where), strict=True))
+            operands, where = [of(variable) for variable in eqn.invars], (*place, *scopes)
+            facts.update(zip(eqn.outvars, self._made(eqn, operands, (*calls, id(eqn)), where), strict=True))
         return [of(variable) for variable in jaxpr.outvars]
 
-    def _made(self, eqn: Any, taken: list[_Fact], calls: tuple[int, ...], place: Scopes) -> list[_Fact]:
+    def _made(self, eqn: Any, operands: list[_Fact], calls: tuple[int, ...], place: Scopes) -> list[_Fact]:
         """Return the facts of an operation's outputs."""
         name, params = eqn.primitive.name, eqn.params
         if name == "scan":
             if "num_consts" in params:
-                own, count = params["num_consts"], params["num_carry"]
+                constants, count = params["num_consts"], params["num_carry"]
             else:  # from JAX 0.12 on
-                own, count = map(len, params["ft_in"].unpack()[:2])
-            return self._looped(params["jaxpr"], own, count, taken, calls, place)
+                constants, count = map(len, params["ft_in"].unpack()[:2])
+            return self._looped(params["jaxpr"], constants, count, operands, calls, place)
         if name == "while":
-            first, own = params["cond_nconsts"], params["body_nconsts"]
-            count = len(taken) - first - own
-            return self._looped(params["body_jaxpr"], own, count, taken[first:], calls, place)
+            first, constants = params["cond_nconsts"], params["body_nconsts"]
+            count = len(operands) - first - constants
+            return self._looped(params["body_jaxpr"], constants, count, operands[first:], calls, place)
         if name == "cond":
-            ways = [self.run(branch.jaxpr, taken[1:], calls, place) for branch in params["branches"]]
+            ways = [self.run(branch.jaxpr, operands[1:], calls, place) for branch in params["branches"]]
             return [_joined(facts) for facts in zip(*ways, strict=True)]
         inner = next((params[key] for key in BODIES if key in params), None)
         inner = getattr(inner, "jaxpr", inner)
-        if name != "pallas_call" and inner is not None and len(inner.invars) == len(taken):
-            return self.run(inner, taken, calls, place)
-        return [self._fact(f"{name} {params.get('name', '')}", taken, calls, place)] * len(eqn.outvars)
+        if name != "pallas_call" and inner is not None and len(inner.invars) == len(operands):
+            return self.run(inner, operands, calls, place)
+        return [self._fact(f"{name} {params.get('name', '')}", operands, calls, place)] * len(eqn.outvars)
 
     def _looped(
-        self, body: Any, constants: int, carried: int, taken: list[_Fact], calls: tuple[int, ...], place: Scopes
+        self, body: Any, constants: int, carried: int, operands: list[_Fact], calls: tuple[int, ...], place: Scopes
     ) -> list[_Fact]:
         """Return the facts of a loop's outputs, once what is carried from turn to turn says nothing new."""
-        before, carry, rest = taken[:constants], taken[constants : constants + carried], taken[constants + carried :]
+        before, carry, rest = (
+            operands[:constants],
+            operands[constants : constants + carried],
+            operands[constants + carried :],
+        )
         while True:
             facts = self.run(body.jaxpr, [*before, *carry, *rest], calls, place)
             after = [_joined(pair) for pair in zip(carry, facts[:carried], strict=True)]
@@ -269,10 +273,10 @@ class _TraceWalk:
                 return facts
             carry = after
 
-    def _fact(self, name: str, taken: list[_Fact], calls: tuple[int, ...], place: Scopes) -> _Fact:
+    def _fact(self, name: str, operands: list[_Fact], calls: tuple[int, ...], place: Scopes) -> _Fact:
         """Return the properties of the result of an operation without a trace of its own."""
-        fact = _joined(taken)
-        if any(one.gated for one in taken):
+        fact = _joined(operands)
+        if any(one.gated for one in operands):
             self.met |= fact.contexts
         if fact.batch and re.search("attention|splash|flash", name):  # a kernel
             self.places[calls] = place
@@ -281,7 +285,7 @@ class _TraceWalk:
             return fact._replace(weights=fact.weights or fact.logits)
         if not name.startswith(("dot_general ", "conv_general_dilated ")):
             return fact
-        if not all(one.batch for one in taken):
+        if not all(one.batch for one in operands):
             return fact._replace(logits=False, weights=False)  # a projection
         if not fact.weights:
             return _Fact(batch=True, logits=True)

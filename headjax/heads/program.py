@@ -147,10 +147,10 @@ class TreeProgram(Program):
     apply: Callable[..., Any]
 
     def value(self, state: Any, gates: Gates, batch: Any, **readings: Any) -> Losses:
-        own = {site.kernel: site for site in self.sites}
+        by_kernel = {site.kernel: site for site in self.sites}
 
         def scaled(path: Any, array: Any) -> Any:
-            site = own.get(_path_of(path))
+            site = by_kernel.get(_path_of(path))
             if site is None:
                 return array
             shape, axis = [1] * array.ndim, dict(site.query)[site.kernel]

@@ -284,7 +284,7 @@ def _remove(cut: _Cut) -> None:
     old, site = cut.variable[...], cut.site
     layers = [old] if site.layers is None else old
     pairs, name = zip(layers, cut.kept, strict=True), f"{site.path}, heads"
-    taken = [take(own, np.asarray(index), cut.axis, name) for own, index in pairs]
+    taken = [take(array, np.asarray(index), cut.axis, name) for array, index in pairs]
     new = taken[0] if site.layers is None else jnp.stack(taken)
     cut.variable.set_value(new)
     front = 0 if site.layers is None else 1

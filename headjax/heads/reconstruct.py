@@ -243,13 +243,13 @@ def _units_lost(model: Any, units: float | Mapping[StackLayer, int]) -> dict[Sta
     """Return how many units every feed-forward loses."""
     if not units:
         return {}
-    there = {(name, i): layer.hidden for name, stack in model.config.stacks().items()
+    hidden_of = {(name, i): layer.hidden for name, stack in model.config.stacks().items()
              for i, layer in enumerate(stack.layers)}  # fmt: skip
     if not isinstance(units, Mapping):
         require(0.0 <= units < 1.0, "units", f"must be at least 0 and below 1, got {units}")
-        return {place: units_to_remove(hidden, units) for place, hidden in there.items()}
+        return {place: units_to_remove(hidden, units) for place, hidden in hidden_of.items()}
     for (stack, layer), count in units.items():
-        most = there.get((stack, layer), 0) - 1
+        most = hidden_of.get((stack, layer), 0) - 1
         fits = f"{stack}/{layer} can lose up to {max(most, 0)}, not {count}"
         require(0 <= count <= most, "units", fits)
     return dict(units)

@@ -285,7 +285,9 @@ def _derivatives(program: Program, statistics: tuple[str, ...], state: Any, gate
         losses = jax.tree.map(lambda array: array.reshape(-1), losses)
         counted = {path: array.sum(axis=0) for path, array in counted.items()}
         by_example = {site.path: _flattened(site, gradient[site.path]) for site in program.sites}
-        noted = {path: Notes(_joined(own.queries, -1), _joined(own.sums, -2)) for path, own in noted.items()}
+        noted = {
+            path: Notes(_joined(notes_of.queries, -1), _joined(notes_of.sums, -2)) for path, notes_of in noted.items()
+        }
     positions = all(len(lead) > 1 and max(lead[1:]) > 1 for lead in leads.values()) and bool(leads)
     return _Derivatives(losses, by_example, counted, noted, positions)
 

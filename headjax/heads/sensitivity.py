@@ -125,7 +125,7 @@ def prices(
                     sums[spots] += _behind(block, state, behind[0], slot, placed[spots], compute)
         for spots, product in fetch(sums).items():
             products_of[spots].append(product)
-    return {spots: sensitivity.damages(own, "reconstruction") for spots, own in products_of.items()}
+    return {spots: sensitivity.damages(by_batch, "reconstruction") for spots, by_batch in products_of.items()}
 
 
 def products(changes: Change, judged: Seen, seen: SubLayerSeen | None = None) -> jax.Array:

@@ -154,12 +154,12 @@ def filled(sites: Sites, gates: Mapping[Any, Any] | None) -> Gates:
             raise HeadjaxError(f"gates: {path} has shape {list(shape)}; expected {list(expected)}")
         filled_gates[path] = jnp.asarray(array)
     for site in sites:
-        own = [values.get(head) for head in site.head_ids()]
-        if any(gate is not None for gate in own):
+        by_head = [values.get(head) for head in site.head_ids()]
+        if any(gate is not None for gate in by_head):
             whole = filled_gates[site.path]  # with inner axes, where gates differ between examples or positions
             shape = (*site.shape[:-1], *(1,) * (whole.ndim - len(site.shape)), site.heads)
-            array = jnp.array([0.0 if gate is None else gate for gate in own], jnp.float32).reshape(shape)
-            filled_gates[site.path] = jnp.where(np.reshape([gate is not None for gate in own], shape), array, whole)
+            array = jnp.array([0.0 if gate is None else gate for gate in by_head], jnp.float32).reshape(shape)
+            filled_gates[site.path] = jnp.where(np.reshape([gate is not None for gate in by_head], shape), array, whole)
     return filled_gates
 
 

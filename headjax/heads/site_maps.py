@@ -97,8 +97,8 @@ class SiteReader:
         """Yield the moments of all layers, after one pass."""
         found = sum_over_batches(self._moments(batches, tell))
         for each in self._maps(*self.program.sites):
-            own = found[each.site.path]
-            yield each, own.sum(axis=0) if each.site.tied else own[each.number]
+            grams = found[each.site.path]
+            yield each, grams.sum(axis=0) if each.site.tied else grams[each.number]
 
     def _moments(self, batches: Sequence[Any], tell: Tell) -> Iterator[tuple[dict[str, jax.Array], int]]:
         """Yield the sums of x x^T of every batch, `[layers, n, n]` by site, and its tokens."""
@@ -159,8 +159,8 @@ class SiteMap(OutputMap):
         reader, now = self._reader, nnx.split(self._reader.copy, graph=True)[1]
         for number, batch in enumerate(reader.batches):
             both = (contexts_of(reader.program, state, batch)[self.site.path] for state in (reader.state, now))
-            whole, own = map(self._of_layer, both)
-            given = whole, own, matrix, jnp.asarray(self._rows), jnp.asarray(number % 2)
+            whole, contexts_now = map(self._of_layer, both)
+            given = whole, contexts_now, matrix, jnp.asarray(self._rows), jnp.asarray(number % 2)
             yield spread_by_compiler(_context_sums, PartitionSpec(), *given), int(np.prod(whole.shape[:-1]))
 
     def _of_layer(self, contexts: jax.Array) -> jax.Array:
@@ -177,8 +177,8 @@ def matrix_of(model: nnx.Module, site: AttentionSite, layer: int) -> jax.Array:
 
 
 def _matrix(site: AttentionSite, layer: int, projection: nnx.Module) -> jax.Array:
-    own = output_matrix(site, projection)
-    return own.reshape(-1, site.heads * site.head_dim, own.shape[-1])[layer]
+    matrices = output_matrix(site, projection)
+    return matrices.reshape(-1, site.heads * site.head_dim, matrices.shape[-1])[layer]
 
 
 def bias_of(model: nnx.Module, site: AttentionSite) -> nnx.Variable | None:
@@ -211,8 +211,8 @@ def second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
             for path, module in nnx.iter_modules(at_path(model, block), graph=True)
             if path and path[-1] in SECOND_MAPS and isinstance(getattr(module, "kernel", None), nnx.Variable)
         }
-        own = site.path.rpartition(".")[2]
-        places = [path for path in modules if path.partition(".")[0] != own]
+        attention = site.path.rpartition(".")[2]
+        places = [path for path in modules if path.partition(".")[0] != attention]
         if len(places) != 1:
             raise HeadjaxError(
                 f"feed_forward: beside {site.path} there are {len(places)} second maps of a feed-forward; looked for "
@@ -225,9 +225,11 @@ def second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
 
 
 @jax.jit
-def _context_sums(whole: jax.Array, own: jax.Array, matrix: jax.Array, kept: jax.Array, shift: jax.Array) -> RefitSums:
+def _context_sums(
+    whole: jax.Array, contexts_now: jax.Array, matrix: jax.Array, kept: jax.Array, shift: jax.Array
+) -> RefitSums:
     """Return the sums of products of one batch, for contexts of the model and of the copy, and W_O of the model."""
-    target, present = (array.reshape(array.shape[0], -1, array.shape[-1]) for array in (whole, own))
+    target, present = (array.reshape(array.shape[0], -1, array.shape[-1]) for array in (whole, contexts_now))
     counted = target[..., -1:]
     features = jnp.concatenate([present[..., :-1], jnp.ones_like(counted)], axis=-1) * counted
     lost = target[..., :-1] - present[..., :-1] * kept[None, None].astype(target.dtype)

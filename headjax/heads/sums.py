@@ -194,16 +194,16 @@ class LayerStep:
             return _added_up(readings)
         self._after, outputs = list(self.states) if keep else self.states, list[dict[str, jax.Array]]()
         sums, probed = sum_over_batches(self._read(self._after, tuple(slots), probe, outputs, keep))
-        return LayerReading({slot: RefitSums(*own) for slot, own in sums.items()}, probed, outputs)
+        return LayerReading({slot: RefitSums(*of_slot) for slot, of_slot in sums.items()}, probed, outputs)
 
     def _read(
         self, states: list[States], slots: tuple[str, ...], probe: Measure | None, outputs: list[Any], keep: bool
     ) -> Iterator[tuple[Any, int]]:
         """Yield the sums of every batch and its tokens; its states become those after the layer."""
         for number, (state, _) in enumerate(states):
-            sums, x, own = _layer_sums(self.blocks[0][0], state, number % 2, slots, probe, keep, self.compute)
+            sums, x, attended = _layer_sums(self.blocks[0][0], state, number % 2, slots, probe, keep, self.compute)
             states[number] = States(state._replace(x=x), state._replace(x=x))
-            outputs.append(own)
+            outputs.append(attended)
             yield sums, tokens_of(state)
 
     def sums(self, slot: str) -> tuple[RefitSums, np.ndarray]:
@@ -242,10 +242,10 @@ class LayerStep:
         for teacher, student in self.blocks if self._after is None else ():
             for number, pair in enumerate(self.states):
                 whole = pair.teacher if self._joined else step(teacher, pair.teacher, self.compute)
-                own = whole
+                student_after = whole
                 if self.diverged:
-                    own = pair.student if student is None else step(student, pair.student, self.compute)
-                self.states[number] = States(whole, own)
+                    student_after = pair.student if student is None else step(student, pair.student, self.compute)
+                self.states[number] = States(whole, student_after)
         self._after = self.states if self._after is None else self._after
         return self._after
 

@@ -107,11 +107,11 @@ def remove_layers(model: Model, removed: Collection[tuple[str, int]]) -> Model:
         return model
     before, params = model.config.stacks(), dict(model.params)
     changed = {name: before[name] for name, _ in removed}
-    left = {name: [i for i in range(len(own.layers)) if (name, i) not in removed] for name, own in changed.items()}
-    after = model.config.with_layers({name: [before[name].layers[i] for i in own] for name, own in left.items()})
-    for name, own in left.items():
+    left = {name: [i for i in range(len(kept.layers)) if (name, i) not in removed] for name, kept in changed.items()}
+    after = model.config.with_layers({name: [before[name].layers[i] for i in kept] for name, kept in left.items()})
+    for name, kept in left.items():
         layers = before[name].unstack(params[name])
-        params[name] = after.stacks()[name].restack([layers[i] for i in own], params[name])
+        params[name] = after.stacks()[name].restack([layers[i] for i in kept], params[name])
     names = [f"{stack}/{layer}" for stack, layer in sorted(removed)]
     return model.replace(config=after, params=params).with_entry("remove_layers", removed=names)
 
@@ -148,8 +148,8 @@ def _mapped(
     weights: dict[str, dict[str, list[Params]]] = {name: {} for name in edited}
     changed: dict[str, set[tuple[int, str]]] = {name: set() for name in edited}
     for called, (name, slot) in places.items():
-        own = weights[name][slot] = _unstacked(model, name, slot)
-        for layer_module in _modules(model, called, name, slot, list(own)):
+        slot_weights = weights[name][slot] = _unstacked(model, name, slot)
+        for layer_module in _modules(model, called, name, slot, list(slot_weights)):
             tied = config.stacks()[name].tied_layers(layer_module.layer)
             if chosen is not None and chosen.isdisjoint(tied):
                 continue
@@ -157,7 +157,10 @@ def _mapped(
             if module is not layer_module.module:
                 field = {"hidden": module.hidden} if slot == FEED_FORWARD else {slot: module.kind}
                 for layer in tied:
-                    own[layer], edited[name][layer] = arrays(module), dataclasses.replace(edited[name][layer], **field)
+                    slot_weights[layer], edited[name][layer] = (
+                        arrays(module),
+                        dataclasses.replace(edited[name][layer], **field),
+                    )
                     changed[name].add((layer, slot))
     after = config.with_layers(edited)
     for name in edited:
@@ -188,16 +191,18 @@ def _restacked(
     restacked = {key: entry for key, entry in params.items() if key not in before}
     others: dict[str, list[Params]] = {}
     if any(group.name not in before for group in new.groups):
-        kept = {key: {slot: own for slot, own in params[key].items() if slot not in weights} for key in before}
+        kept = {key: {slot: stacked for slot, stacked in params[key].items() if slot not in weights} for key in before}
         by_layer = old.unstack(kept)
         others = {slot: [layer[slot] for layer in by_layer] for slot in by_layer[0]}
     for group in new.groups:
-        there = range(group.start, group.stop)
+        members = range(group.start, group.stop)
         slots = others | dict(weights)
         if group.name in before:
-            slots = {slot: own for slot, own in weights.items() if any((layer, slot) in changed for layer in there)}
-        own = {slot: group.restack(by_layer[group.start : group.stop]) for slot, by_layer in slots.items()}
-        restacked[group.name] = params.get(group.name, {}) | own
+            slots = {
+                slot: stacked for slot, stacked in weights.items() if any((layer, slot) in changed for layer in members)
+            }
+        stacked = {slot: group.restack(by_layer[group.start : group.stop]) for slot, by_layer in slots.items()}
+        restacked[group.name] = params.get(group.name, {}) | stacked
     return restacked
 
 
@@ -262,8 +267,8 @@ def pad_units(model: Model) -> Model:
     most = {name: max(number for place, number in counts.items() if place[0] == name) for name, _ in counts}
 
     def fill(layer: LayerModule) -> FeedForward:
-        there = np.arange(layer.module.hidden)
-        return resized(layer.module, np.append(there, np.full(most[layer.stack] - len(there), -1)))
+        present = np.arange(layer.module.hidden)
+        return resized(layer.module, np.append(present, np.full(most[layer.stack] - len(present), -1)))
 
     even = all(count == most[stack] for (stack, _), count in counts.items())
     return model if even else map_feed_forward(model, fill)
@@ -280,7 +285,7 @@ def resized(module: FeedForward, units: np.ndarray) -> FeedForward:
         axis = axes.index(AXIS)
         shape = [1] * len(axes)
         shape[axis] = len(units)
-        taken = jnp.take(array, index, axis=axis)
-        return jnp.where(present.reshape(shape), taken, jnp.zeros((), taken.dtype))
+        units_of = jnp.take(array, index, axis=axis)
+        return jnp.where(present.reshape(shape), units_of, jnp.zeros((), units_of.dtype))
 
     return cast(FeedForward, bind(own_copy(module), map_tensors(take, declared(module))))

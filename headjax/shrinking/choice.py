@@ -175,7 +175,7 @@ def choose_if_any(prices: Prices, limits: Mapping[str, float], *, uniform: bool 
     """Return the choice of `choose`, or None where nothing keeps within the limits."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    options = [option for own in prices.options.values() for option in own]
+    options = [option for alternatives in prices.options.values() for option in alternatives]
     levels = _levels(options) if uniform else {}
     rows = [*_one_each(options), *_whole_layers(options), *_equal_levels(options, levels)]
     for quantity, most in limits.items():

@@ -56,8 +56,8 @@ def prices_of(
     (whole, rest), latency = _costs(model.config, length), None
     if clock is not None:
         levels = {
-            name: {str(each.size): configs[str(each.size)] for each in own if each.size != NO_LAYER_SIZE}
-            for name, own in candidates.items()
+            name: {str(each.size): configs[str(each.size)] for each in of_sub_layer if each.size != NO_LAYER_SIZE}
+            for name, of_sub_layer in candidates.items()
         }
         timed = kept("latency", lambda: measure_latency(model.config, sub_layers, levels, clock, progress)._asdict())
         latency = Latency(**timed)
@@ -101,9 +101,9 @@ def _costs(config: ModelConfig, length: int) -> tuple[dict[str, dict[str, float]
         }
         for layer in summary.layers
     }
-    for stack, own in config.stacks().items():
+    for stack, layers in config.stacks().items():
         tokens = config.attention_lengths(stack, length)[0]
-        for number, layer in enumerate(own.layers):
+        for number, layer in enumerate(layers.layers):
             by_name[f"{stack}/{number}/{FEED_FORWARD}"] = {
                 "parameters": float(count(declared(layer.make_feed_forward()))),
                 "flops": float(layer.feed_forward_flops(tokens)),
@@ -125,8 +125,8 @@ def _configs(model: Model, candidates: Candidates) -> dict[str, ModelConfig]:
             )
             attention = candidate.attention
             fields = {sub_layer.slot: attention} if attention else {"hidden": sub_layer.count(candidate.size)}
-            own = of_size[sub_layer.stack]
-            own[sub_layer.layer] = dataclasses.replace(own[sub_layer.layer], **fields)
+            of_stack = of_size[sub_layer.stack]
+            of_stack[sub_layer.layer] = dataclasses.replace(of_stack[sub_layer.layer], **fields)
     return {level: model.config.with_layers(of_size) for level, of_size in layers.items()}
 
 
@@ -189,16 +189,20 @@ def measure_latency(
     """Time every sub-layer at every size: `levels` are the architectures by sub-layer and size."""
     wholes = {each.name: alone(config, each) for each in sub_layers}
     pairs = {
-        each.name: {level: (wholes[each.name], alone(own, each)) for level, own in levels[each.name].items()}
+        each.name: {
+            level: (wholes[each.name], alone(of_sub_layer, each)) for level, of_sub_layer in levels[each.name].items()
+        }
         for each in sub_layers
     }
-    ratios = dict.fromkeys((pair for own in pairs.values() for pair in own.values()), 0.0)
+    ratios = dict.fromkeys((pair for of_sub_layer in pairs.values() for pair in of_sub_layer.values()), 0.0)
     with progress("timing options", len(ratios), "option") as bar:
         for done, (whole, smaller) in enumerate(ratios, start=1):
             turns = clock({"whole": whole, "smaller": smaller})
             ratios[whole, smaller] = _median_ratio(turns["smaller"], turns["whole"])
             bar(done, {})
-    by_size = {name: {level: ratios[pair] for level, pair in own.items()} for name, own in pairs.items()}
+    by_size = {
+        name: {level: ratios[pair] for level, pair in of_sub_layer.items()} for name, of_sub_layer in pairs.items()
+    }
     return _shared_out(config, wholes, clock)._replace(ratios=by_size)
 
 
@@ -214,7 +218,7 @@ def _shared_out(config: ModelConfig, wholes: Mapping[str, Part], clock: Clock) -
     by_name = {name: seconds[names[part]] for name, part in wholes.items()}
     sums = [sum(turn) for turn in zip(turns["rest"], *by_name.values(), strict=True)]
     whole, rest = statistics.median(turns["model"]), statistics.median(turns["rest"])
-    medians = {name: statistics.median(own) for name, own in by_name.items()}
+    medians = {name: statistics.median(times) for name, times in by_name.items()}
     scale = whole / (rest + sum(medians.values()))
     places = {name: scale * median for name, median in medians.items()}
     return Latency(whole, whole * _median_ratio(sums, turns["model"]), scale * rest, places, {})
@@ -231,11 +235,13 @@ def alone(config: ModelConfig, sub_layer: SubLayer) -> Part:
     structure are equal parts.
     """
     stack, number, slot, *_ = sub_layer
-    own = config.stacks()[stack]
+    stack_config = config.stacks()[stack]
     field = "hidden" if slot == FEED_FORWARD else slot
-    one = dataclasses.replace(own.layers[0], **{field: getattr(own.layers[number], field)}).structure()
-    one = dataclasses.replace(one, window=own.layers[number].window)
-    return Part(config.with_layers({stack: (one,) * len(own.layers)}), slot, stack)
+    one = dataclasses.replace(
+        stack_config.layers[0], **{field: getattr(stack_config.layers[number], field)}
+    ).structure()
+    one = dataclasses.replace(one, window=stack_config.layers[number].window)
+    return Part(config.with_layers({stack: (one,) * len(stack_config.layers)}), slot, stack)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -143,9 +143,9 @@ class SubLayer(NamedTuple):
 def sub_layers_of(model: Model) -> list[SubLayer]:
     """Return the sub-layers in the order of computation."""
     sub_layers = []
-    for stack, own in model.config.stacks().items():
-        for number, layer in enumerate(own.layers):
-            if len(own.tied_layers(number)) > 1:
+    for stack, stack_config in model.config.stacks().items():
+        for number, layer in enumerate(stack_config.layers):
+            if len(stack_config.tied_layers(number)) > 1:
                 raise HeadjaxError(f"{stack}/{number}: shares its parameters with other layers; none shrinks alone")
             for slot in layer.slots:
                 fields = {"units": layer.hidden} if slot == FEED_FORWARD else {"attention": getattr(layer, slot)}

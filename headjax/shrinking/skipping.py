@@ -76,7 +76,7 @@ def skipped_damages(
 
 def _apart(model: Model, batch: Batch, made_up: Mapping[str, Maps], labels: bool, compute: Compute) -> dict[str, Any]:
     """Return the sums of `compare` of one batch, by layer."""
-    own: State = embed(model, batch, compute)
+    whole_state: State = embed(model, batch, compute)
     without: dict[str, State] = {}
     last = ""
     for block in blocks_of(model):
@@ -84,9 +84,9 @@ def _apart(model: Model, batch: Batch, made_up: Mapping[str, Maps], labels: bool
         passed = {name: step(behind if name == last else block, state, compute) for name, state in without.items()}
         if isinstance(block, LayerBlock):
             last = f"{block.stack}/{block.place.value}"
-            passed[last] = own
-        own, without = step(block, own, compute), passed
-    whole = _read(model, own, labels, compute)
+            passed[last] = whole_state
+        whole_state, without = step(block, whole_state, compute), passed
+    whole = _read(model, whole_state, labels, compute)
     return {name: _compared(model, whole, state, labels, compute) for name, state in without.items()}
 
 

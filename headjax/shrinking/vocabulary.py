@@ -70,13 +70,15 @@ def trim_vocabulary(model: Model, texts: Iterable[str]) -> Model:
     return model.with_entry("trim_vocabulary", kept=kept)
 
 
-def _with_parts(own: Mapping[str, Any], tokens: Collection[int], names: Mapping[int, str]) -> set[int]:
+def _with_parts(algorithm: Mapping[str, Any], tokens: Collection[int], names: Mapping[int, str]) -> set[int]:
     """Return ids with those of all tokens that merges make them of, and of the token for what is unknown."""
     kept, ids = set(tokens), {token: number for number, token in names.items()}
-    unknown = own.get("unk_token")
-    kept |= {ids[unknown]} if unknown in ids else {own["unk_id"]} if own.get("unk_id") is not None else set()
+    unknown = algorithm.get("unk_token")
+    kept |= (
+        {ids[unknown]} if unknown in ids else {algorithm["unk_id"]} if algorithm.get("unk_id") is not None else set()
+    )
     makers: dict[str, list[Sequence[str]]] = {}
-    for merge in own.get("merges") or ():
+    for merge in algorithm.get("merges") or ():
         parts = _parts(merge)
         makers.setdefault("".join(parts), []).append(parts)
     waiting = [names[number] for number in kept if number in names]
@@ -94,22 +96,24 @@ def _parts(merge: str | Sequence[str]) -> Sequence[str]:
 
 def _trimmed(data: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, Any]:
     """Return a `tokenizer.json` with kept tokens alone, under their new ids."""
-    own = dict(data["model"])
-    if isinstance(own["vocab"], Mapping):
-        own["vocab"] = {token: new[number] for token, number in own["vocab"].items() if number in new}
+    algorithm = dict(data["model"])
+    if isinstance(algorithm["vocab"], Mapping):
+        algorithm["vocab"] = {token: new[number] for token, number in algorithm["vocab"].items() if number in new}
     else:  # Unigram: the id of a piece is its place
-        own["vocab"] = [piece for number, piece in enumerate(own["vocab"]) if number in new]
-        own["unk_id"] = new.get(own.get("unk_id", -1))
-    if "merges" in own:
-        own["merges"] = [
-            merge for merge in own["merges"] if {"".join(_parts(merge)), *_parts(merge)} <= own["vocab"].keys()
+        algorithm["vocab"] = [piece for number, piece in enumerate(algorithm["vocab"]) if number in new]
+        algorithm["unk_id"] = new.get(algorithm.get("unk_id", -1))
+    if "merges" in algorithm:
+        algorithm["merges"] = [
+            merge
+            for merge in algorithm["merges"]
+            if {"".join(_parts(merge)), *_parts(merge)} <= algorithm["vocab"].keys()
         ]
     added = [token | {"id": new[token["id"]]} for token in data["added_tokens"] if token["id"] in new]
     padding = data.get("padding")
     if padding is not None:
         padding = padding | {"pad_id": new.get(padding["pad_id"], 0)}
     ends = _renumbered(data.get("post_processor"), new)
-    return {**data, "model": own, "added_tokens": added, "post_processor": ends, "padding": padding}
+    return {**data, "model": algorithm, "added_tokens": added, "post_processor": ends, "padding": padding}
 
 
 def _renumbered(processor: Any, new: Mapping[int, int]) -> Any:
