@@ -64,8 +64,11 @@ def run(progress: Progress = silent, models: Sequence[Path] = ()) -> BenchResult
                 for name, each in zip(seconds, (middle - start, end - middle, time.perf_counter() - end), strict=True):
                     seconds[name].append(each)
             bar(turn + 1, {})
-    apart = {"not repaired": agreement(model, headjax.prune(model, removed), judged).apart}
-    apart |= {"headjax": agreement(model, results["headjax"], judged).apart, "PyTorch": peer.apart(student, judged)}
+    apart = {"not repaired": agreement(model, headjax.prune(model, removed), judged).distance}
+    apart |= {
+        "headjax": agreement(model, results["headjax"], judged).distance,
+        "PyTorch": peer.apart(student, judged),
+    }
     timings = {name: Timing.of(each) for name, each in seconds.items()}
     rows: list[tuple[Any, ...]] = [
         (name, timings[name].median, timings[name].median / timings["a pass"].median, apart.get(name))

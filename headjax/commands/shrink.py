@@ -201,7 +201,7 @@ class _Session:
         task, options = self.examples.evaluation, self.options
         count = task.count(min(options.limit or COMPARED, COMPARED))
         batches = task.batches(options.batch_size, limit=count, buckets=options.lengths)
-        return agreement(self.fitted, task.fit(built), batches).apart, count
+        return agreement(self.fitted, task.fit(built), batches).distance, count
 
     def within_drop(self, drop: Amount, limits: Mapping[str, float], points: Sequence[Point]) -> Choice:
         """Return the smallest choice within the limits that loses no more of the metric, by bisection."""

@@ -173,7 +173,7 @@ def _chosen(
     texts = [
         "; ".join(dict.fromkeys(map(describe, choice.values()))) + " (plain)" * plain for choice, plain in candidates
     ]
-    apart = [each.apart for each in agreements(model, tried, calibration.eval_batches)]
+    apart = [each.distance for each in agreements(model, tried, calibration.eval_batches)]
     return *candidates[int(np.argmin(np.nan_to_num(apart, nan=np.inf)))], dict(zip(texts, apart, strict=True))
 
 

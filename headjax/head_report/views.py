@@ -132,7 +132,7 @@ def _predictions(model: Model, examples: Batch) -> list[dict[str, Any]]:
     kind = agreement_kind(config)
     for name, heads in removals.items():
         for example, before, after in zip(shown, whole, predicted(heads), strict=True):
-            change = max(mean_agreement(kind, [compare(kind, before, after)]).apart, 0.0)
+            change = max(mean_agreement(kind, [compare(kind, before, after)]).distance, 0.0)
             example["without"][name] = {"prediction": _text(model, after), "change": change}
     return shown
 

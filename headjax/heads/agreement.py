@@ -31,7 +31,7 @@ class Agreement(NamedTuple):
     value: float  # mean over predictions
 
     @property
-    def apart(self) -> float:
+    def distance(self) -> float:
         """Distance of the models: 0 if they agree."""
         return 1.0 - self.value if self.kind == "cosine" else self.value
 

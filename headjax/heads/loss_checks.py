@@ -216,7 +216,12 @@ def _without_gates(value: Any, program: Program, state: Any, batch: Any) -> list
 
 
 class _TraceWalk:
-    """A way through a trace, and through those within it, that carries facts from operation to operation."""
+    """Follows facts about arrays from operation to operation through a trace, and through those within it.
+
+    A product of two arrays that depend on the batch gives logits, exponentials (or sigmoids) of logits are weights, and
+    a product of weights with an array that depends on the batch gives contexts. The contexts of a site are multiplied
+    by its gates before they enter another such product; those of attention that no site holds are not.
+    """
 
     def __init__(self) -> None:
         self.places: dict[tuple[int, ...], Scopes] = {}  # scopes of every operation that makes contexts

@@ -51,15 +51,15 @@ def ends(steps: Steps) -> tuple[int, ...]:
     return tuple(accumulate(map(len, steps), initial=0))
 
 
-def counted(number: float) -> int:
+def rounded_down(number: float) -> int:
     """Return a number of heads rounded down, but for the binary fractions of a percentage such as 28.7 % of 1000."""
     return int(round(number, 9))
 
 
-def shared(share: float, total: int) -> int:
+def count_of_share(share: float, total: int) -> int:
     """Return the number of heads that a share of all means."""
     require(isinstance(share, int | float) and 0.0 <= share <= 1.0, "share", f"must be from 0 to 1, got {share!r}")
-    return counted(share * total)
+    return rounded_down(share * total)
 
 
 def fitting(steps: Iterable[Order], count: int) -> tuple[Order, Steps]:
@@ -93,7 +93,7 @@ def say_fewer(went: int, count: int, left: Steps, none: str) -> None:
 def requested_count(sites: Sites, request: str) -> int:
     """Return the number of heads that `12` or `40%` means; a percentage is of all heads, rounded down."""
     total = len(find_heads(sites))
-    count = counted(amount_of(request).of(total))
+    count = rounded_down(amount_of(request).of(total))
     if count > total:
         raise HeadjaxError(f"remove: {request} asks for {count} heads, the model has {total}")
     return count

@@ -16,7 +16,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.heads.checks import check_pruned
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId, named_heads, tied_heads
-from headjax.heads.ordering import Order, Steps, fitting, flat, group_removals, say_fewer, shared
+from headjax.heads.ordering import Order, Steps, count_of_share, fitting, flat, group_removals, say_fewer
 from headjax.heads.site import (
     HEAD_IDS,
     ROOT,
@@ -101,7 +101,7 @@ def part_of(model: Any, order: Iterable[HeadId | str], share: float) -> Order:
     """
     sites, any_numbers = find_sites(model), regroups(model)
     rank = {head: place for place, head in enumerate(dict.fromkeys(require_heads(sites, order)))}
-    count, gone, left = shared(share, len(find_heads(sites))), Order(), Steps()
+    count, gone, left = count_of_share(share, len(find_heads(sites))), Order(), Steps()
     for whole in (True,) if any_numbers else (True, False):
         steps = group_removals(sites, rank) if any_numbers else _equal_removals(model, sites, rank, gone, whole)
         more, others = fitting(steps, count - len(gone))

@@ -43,7 +43,7 @@ Spot = tuple[str, int, str]
 
 
 class Seen(NamedTuple):
-    """A sub-layer on a batch of the judged examples: its state, its output, and g `[probes, batch, length, width]`."""
+    """A sub-layer on a batch of evaluation examples: its state, its output, and g `[probes, batch, length, width]`."""
 
     state: State
     layer: SubLayerSeen
@@ -67,7 +67,7 @@ def in_parts(model: Model, batches: Sequence[Batch]) -> list[Batch]:
 
 
 class Sensitivity:
-    """The original model on the examples that damages are judged on."""
+    """The original model on the examples that damages are evaluated on."""
 
     def __init__(self, model: Model, compute: Compute = Compute(), *, labels: bool = False) -> None:
         self._model, self._compute, self._labels = model, compute, labels
@@ -128,10 +128,10 @@ def prices(
     return {spots: sensitivity.damages(by_batch, "reconstruction") for spots, by_batch in products_of.items()}
 
 
-def products(changes: Change, judged: Seen, seen: SubLayerSeen | None = None) -> jax.Array:
+def products(changes: Change, evaluated: Seen, seen: SubLayerSeen | None = None) -> jax.Array:
     """Return the sums over tokens of g . e of changed maps, `[changes, probes, batch]`; `seen` has other features."""
-    layer = judged.layer if seen is None else seen
-    return _products(layer.features, layer.output - judged.layer.output, judged.gradient, changes)
+    layer = evaluated.layer if seen is None else seen
+    return _products(layer.features, layer.output - evaluated.layer.output, evaluated.gradient, changes)
 
 
 @functools.partial(jax.jit, static_argnames=("slot", "compute"))

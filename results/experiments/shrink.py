@@ -129,7 +129,7 @@ class Study:
         """Yield the damage that was predicted of a choice, and that of the built model on evaluation examples."""
         print({place: told["form"] for place, told in decision(choice)["layers"].items()})
         yield row._replace(metric="predicted damage", value=choice.damage)
-        apart = agreement(self.model, built, self._judged).apart
+        apart = agreement(self.model, built, self._judged).distance
         yield row._replace(metric="measured damage", value=apart)
 
     def tested(self, row: Row, metric: str, test: Comparison) -> Row:

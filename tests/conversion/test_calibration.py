@@ -98,7 +98,7 @@ def test_a_criterion_is_chosen_by_the_output_on_batches_that_it_was_not_fitted_o
         for plain in (False, True):
             text = describe(target) + " (plain)" * plain
             alone = convert(model, target, batches=others, plain=plain).model
-            expected[text] = agreement(model, alone, BATCHES[3::4]).apart
+            expected[text] = agreement(model, alone, BATCHES[3::4]).distance
             made[text] = convert(model, target, batches=everything, plain=plain).model
     assert set(tried) == {text + ending for text in TRIED[to] for ending in ("", " (plain)")}
     assert tried == pytest.approx(expected, rel=1e-5)

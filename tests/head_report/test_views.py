@@ -44,7 +44,7 @@ def test_a_switch_gives_what_a_pruned_model_predicts():
     layer = [head for head in all_heads(model.config) if head.layer == 1]
     for name, heads in {"decoder/0/2": [HeadId("decoder", 0, 2)], "decoder/1": layer}.items():
         pruned = prune(model, heads)
-        assert view["without"][name]["change"] == pytest.approx(agreement(model, pruned, [batch]).apart, rel=1e-3)
+        assert view["without"][name]["change"] == pytest.approx(agreement(model, pruned, [batch]).distance, rel=1e-3)
         best = int(np.asarray(pruned(batch).logits)[0, -1].argmax())
         assert view["without"][name]["prediction"].startswith(f"{best} (")
 

@@ -73,8 +73,8 @@ def test_outputs_are_compared_in_the_way_of_their_task(task, kind, expected, apa
     outputs = [jax.tree.map(lambda array: np.asarray(array, np.float64), each(BATCH)) for each in (model, pruned)]
     assert found.kind == kind
     assert found.value == pytest.approx(expected(*outputs), rel=rel)
-    assert found.apart == apart(found.value)
-    assert agreement(model, model, [BATCH]).apart == pytest.approx(0.0, abs=1e-6)
+    assert found.distance == apart(found.value)
+    assert agreement(model, model, [BATCH]).distance == pytest.approx(0.0, abs=1e-6)
     masked = agreement(model, gated(model, dict.fromkeys(REMOVED, 0.0)), [BATCH])
     assert masked.value == pytest.approx(found.value, rel=rel)
     assert agreement(model, pruned, [BATCH] * 2).value == pytest.approx(found.value)

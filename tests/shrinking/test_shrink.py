@@ -94,7 +94,7 @@ def test_damages_are_measured_on_examples_that_repaired_nothing(model):
     options = measured_prices(model, few, MeasureConfig(space=GRID, examples=4)).options
     chosen = {name: own[0] for name, own in options.items()} | {place: options[place][1]}
     built = build(model, solved, Choice(chosen, 0.0, 0.0, 0.0, {}))
-    assert options[place][1].damage > 1.5 * agreement(model, built, solved).apart
+    assert options[place][1].damage > 1.5 * agreement(model, built, solved).distance
 
 
 def test_damages_predict_the_change_of_the_output_of_the_whole_model(model, table):
@@ -106,7 +106,7 @@ def test_damages_predict_the_change_of_the_output_of_the_whole_model(model, tabl
             chosen = {name: own[0] for name, own in table.options.items()} | {place: option}
             built = build(model, solved, Choice(chosen, 0.0, 0.0, 0.0, {}))
             predicted.append(option.damage)
-            measured.append(agreement(model, built, judged).apart)
+            measured.append(agreement(model, built, judged).distance)
     ratios = np.array(predicted) / measured
     assert ratios.min() > 0.5
     assert ratios.max() < 2.0
@@ -162,7 +162,7 @@ def test_heads_need_no_more_dimensions_than_their_queries_have():
         assert (found.flops, found.cache_bytes_per_token) == (spent["flops"], spent["cache"])
         assert [layer.parameters for layer in found.layers] == [chosen[f"decoder/{n}"].parameters for n in range(2)]
         if level == 1:
-            assert agreement(flat, built, BATCHES).apart < 1e-6
+            assert agreement(flat, built, BATCHES).distance < 1e-6
 
 
 def random_table(seed, layers=3, options=3):
@@ -285,7 +285,7 @@ def test_no_layer_costs_what_the_model_without_it_says_and_less_with_the_next_on
     for stack, own in whole.config.stacks().items():
         for layer in range(len(own.layers)):
             without = remove_layers(whole, {(stack, layer)})
-            apart = agreement(whole, without, judged).apart
+            apart = agreement(whole, without, judged).distance
             if name == "t5":
                 losses = [[model.loss(batch) for batch in judged] for model in (whole, without)]
                 before, after = (sum(float(loss.total.sum()) for loss in each) for each in losses)
@@ -325,7 +325,7 @@ def test_a_layer_that_does_almost_nothing_goes_alone(model, tmp_path):
         state = state if block.place.value == 1 else walk.step(block, state)
     without = remove_layers(whole, found.choice.removed)
     assert_close(without(BATCHES[0]).logits, whole.finish(state).logits, sums=tiny.SUMS)
-    assert agreement(whole, found.model, BATCHES).apart < agreement(whole, without, BATCHES).apart < 0.01
+    assert agreement(whole, found.model, BATCHES).distance < agreement(whole, without, BATCHES).distance < 0.01
     found.model.save(tmp_path / "small")
     loaded = headjax.load(tmp_path / "small")
     assert loaded.config.num_layers == 2
