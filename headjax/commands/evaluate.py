@@ -103,11 +103,13 @@ def run(options: Options, progress: Progress) -> Found:
         measured = compared.first
         more["other"] = _pair((model, other[0]), (task, other[1]), compared, options, progress)
         notes += _words(more["other"], measured.examples)
+        notes += [f"OTHER: {note}" for note in compared.second.notes]
     else:
         batches = task.count_batches(options.batch_size, limit=options.limit, buckets=options.lengths)
         with progress("evaluating", batches, "batch") as bar:
             measured = measure_task(model, task, progress=bar, **chosen)
     metrics = dict(measured.metrics)
+    notes += measured.notes
     if task.data.info.get("protocol"):
         more["protocol"] = task.data.info["protocol"]
         notes.append("; ".join(f"{name}: {value}" for name, value in more["protocol"].items()) + ".")

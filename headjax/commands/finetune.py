@@ -118,11 +118,11 @@ def run(options: Options, progress: Progress) -> Found:
     if result.path is None:
         return trained
     task = _task(options, data)
-    evaluations = [Evaluation(dict(result.metrics), 0, {})]
+    evaluations = [Evaluation(dict(result.metrics), 0, {}, result.notes)]
     if inferred.output is None:  # the model had this output before, so that the metrics of both are comparable
         evaluations = evaluate_each((model, result.model), task, options, progress)
     ending = made(model, result.model, options, progress, task=task, evaluations=evaluations, written=said)
-    return dataclasses.replace(trained, **ending)
+    return dataclasses.replace(trained, notes=(), **ending)
 
 
 def _start(options: Options, model: Model) -> Path:

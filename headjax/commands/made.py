@@ -127,7 +127,7 @@ def made(
     table = Table(
         (Column(""), Column("Before"), Column("After"), Column("Change")),
         [*_sizes(models, own), *_times(times, equal), *_metrics(metrics, significance, task)],
-        notes=(timed,),
+        notes=(timed, *(evaluations[-1].notes if evaluations else ())),
     )
     return {
         **{name: after for name, (_, after) in fields.items()},

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from headjax.commands.examples import by_field
-from headjax.commands.own_files import LabelTask, OwnFiles, OwnTask
+from headjax.commands.own_files import OwnFiles
 from headjax.core.class_names import ClassIndex, is_missing, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.config import DataConfig, Opened
 from headjax.data.forms import Form, ImageForm, LabelledForm, MultiLabelForm, QuestionForm, SimilarityForm, TagForm
 from headjax.data.forms.labelled import finite
-from headjax.data.recognise import first_file, named_task, recognise, table_columns
-from headjax.data.registry import TASKS
-from headjax.data.tables import header, is_table
-from headjax.evaluation.specs import Request, fitted, table_form
-from headjax.models.decoder import DecoderConfig
-from headjax.models.encoder import EncoderConfig
-from headjax.models.encoder_decoder import EncoderDecoderConfig
+from headjax.data.source import classes_of, resolve_training, trained_tasks
+from headjax.evaluation.specs import LENGTH, Request, fitted
 from headjax.models.model import Model
 from headjax.models.tasks import (
     Classification,
@@ -31,24 +26,13 @@ from headjax.models.tasks import (
     TaskOutput,
     TokenClassification,
 )
-from headjax.models.tasks.classification import class_names, names_or_numbers
-from headjax.models.vision import VisionConfig
+from headjax.models.tasks.classification import class_names
 
 TRANSLATION_LENGTH = 128
 """Default number of tokens of each side of a translation."""
 
 BUCKETS = (32, 64, 128, 256)
 """Lengths to which training batches are padded, as far as they are below the longest example's."""
-
-LABELLED: tuple[OwnTask, ...] = get_args(LabelTask)
-
-FAMILIES: dict[type, tuple[OwnTask, ...]] = {
-    EncoderConfig: (*LABELLED, "retrieval", "tokens", "questions"),
-    EncoderDecoderConfig: ("translation",),
-    DecoderConfig: ("text", *LABELLED),
-    VisionConfig: ("images",),
-}
-"""Tasks by kind of model."""
 
 
 class InferredTask(NamedTuple):
@@ -62,65 +46,23 @@ class InferredTask(NamedTuple):
 
 def infer_task(model: Model, files: OwnFiles) -> InferredTask:
     """Return the task of the files for a model."""
-    possible = next((tasks for kind, tasks in FAMILIES.items() if isinstance(model.config, kind)), ())
-    classifies = getattr(model.config, "task", None) is not None
-    possible = tuple(name for name in possible if name != "text" or not classifies)
-    if not possible:
-        raise HeadjaxError("MODEL: encoders, decoders, encoder-decoders and vision models are fine-tuned on files")
-    if files.task is not None and files.task not in possible:
-        raise HeadjaxError(f"--task: this model can be fine-tuned for {', '.join(possible)}, not for {files.task}")
     request = Request(model, files.length or 0)
-    if "images" not in possible:
+    if trained_tasks(model) != ("images",):
         request.tokenizer()
     elif files.validation:
         raise HeadjaxError("--validation: a folder of images has a folder `validation` beside `train`")
-    name, columns, task = _named(model, files, possible)
-    data = DataConfig(task=task, validation=files.validation, columns=columns)
-    data = fitted(data, request, TRANSLATION_LENGTH if name == "translation" else 512)
-    if name != "text":
-        data = dataclasses.replace(data, buckets=tuple(bound for bound in BUCKETS if bound < data.length))
-    if data.folder is not None:
-        return InferredTask(name, dataclasses.replace(data, buckets=()), None, "those that were prepared")
-    data = dataclasses.replace(data, classes=())
+    source = resolve_training(files.train, model, task=files.task, columns=by_field(files))
+    name = source.spec.name
+    data = fitted(source, request, TRANSLATION_LENGTH if name == "translation" else LENGTH)
+    data = dataclasses.replace(data, whole=False, validation=files.validation)
+    if source.prepared:
+        return InferredTask(name, data, None, "those that were prepared")
+    buckets = tuple(bound for bound in BUCKETS if bound < data.length) if name != "text" else ()
+    data = dataclasses.replace(data, buckets=buckets, classes=())
     opened = dataclasses.replace(data, validation="", whole=True).open()
     output = _output(model, opened, files.train)
-    names = (
-        names_or_numbers(model.config) if output is None else getattr(output, "names", ()) or opened.form.label_names
-    )
+    names = classes_of(model) if output is None else getattr(output, "names", ()) or opened.form.label_names
     return InferredTask(name, data.for_classes(names) if names else data, output, _division(files, opened))
-
-
-def _named(model: Model, files: OwnFiles, possible: tuple[OwnTask, ...]) -> tuple[str, dict[str, str], str]:
-    """Return the form of the files, the columns of a table, and the task as `DataConfig` takes it."""
-    path, given = files.train, files.columns
-    if path.partition(":")[0] in TASKS:
-        return named_task(path).spec.name, {}, path
-    if "text" in possible and not given and files.task in (None, "text"):
-        if is_table(path) and "text" not in header(path):
-            others = "--task classification or --columns TEXT,LABEL for classes"
-            raise DataError(f"{path}: a decoder is fine-tuned on text, or on a table with a column `text`; {others}")
-        return "text", {}, f"text:{path}"
-    if possible == ("images",):
-        return "images", {}, f"images:{path}"
-    if possible == ("translation",):
-        names = given or (header(path) if is_table(path) else ())
-        names = ("source", "target") if not given and {"source", "target"} <= {*names} else names
-        if len(names) != 2:
-            raise DataError(f"{path}: which columns, or suffixes of files, are source and target? --columns en,de")
-        return "translation", {}, f"translation:{path}:{'-'.join(names)}"
-    name = files.task or ("classification" if given else recognise(path))
-    if name == "text" and is_table(first_file(path)):
-        table_form(path, {}, model)  # which says that there are no labels
-    if name == "text":
-        formats = "a table (.tsv, .csv, .json, .jsonl, .parquet), a file in CoNLL's format or SQuAD's JSON"
-        raise DataError(f"{path}: such a model is fine-tuned on {formats}")
-    columns = by_field(files)
-    if name in LABELLED and files.task is None:
-        columns = columns or table_columns(first_file(path))
-        name = table_form(str(first_file(path)), columns, model, trains=True)
-    if name not in possible:
-        raise DataError(f"{path}: holds {name}; this model can be fine-tuned for {', '.join(possible)}")
-    return name, columns, f"{name}:{path}"
 
 
 def _division(files: OwnFiles, opened: Opened) -> str:

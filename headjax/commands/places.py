@@ -27,7 +27,9 @@ def check_inputs(options: CommandOptions) -> None:
         try:
             _check(reads, value)
         except DataError as error:
-            raise DataError(f"--calibration: {error}" if field.name == "calibration" else error) from None
+            text = str(error).removeprefix("task: ")
+            named = field.name == "calibration" or text != str(error)
+            raise DataError(f"{name_of(field)}: {text}" if named else text) from None
 
 
 def _check(reads: Read, value: str) -> None:
@@ -42,8 +44,8 @@ def _check(reads: Read, value: str) -> None:
 
         config_place(value)
     elif reads == "task":
-        from headjax.data.recognise import check_task
         from headjax.data.rows import SPLITS
+        from headjax.data.source import check_task
 
         if value not in SPLITS:  # of `--calibration`
             check_task(value)

@@ -134,7 +134,7 @@ def _opened(options: Options) -> tuple[Opened, str]:
             raise ConfigError(f"--set: expected FIELD=VALUE, got {entry!r}")
         fields[name] = read_literal(text)
     config = DataConfig(task=options.task, form=fields, length=options.length or 0)
-    spec, path = config.named
+    spec, path = config.source.spec, config.source.path
     known = {field.name for field in dataclasses.fields(spec.form)}
     for name in fields:
         if name not in known:

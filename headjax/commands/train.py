@@ -62,6 +62,7 @@ class Run(Result):
     model: str | None = found("its folder; null where the run has not finished", said="model")
     wanted: int
     reason: str | None
+    notes: Sequence[str] = ()
 
     @classmethod
     def of(cls, result: TrainResult, model: object, classes: Sequence[str], wanted: int, **more: Any) -> Self:
@@ -78,6 +79,7 @@ class Run(Result):
             model=None if result.path is None else str(model),
             wanted=wanted,
             reason=result.diverged,
+            notes=result.notes,
             **more,
         )
 
@@ -87,7 +89,7 @@ class Run(Result):
         rows.append(("tokens per second", numbers.count(self.tokens_per_second)))
         if self.kept_step != self.steps:
             rows.append(("weights kept", f"after step {self.kept_step:,}"))
-        return [self.summary(*rows)]
+        return [dataclasses.replace(self.summary(*rows), notes=tuple(self.notes))]
 
     def message(self) -> str:
         if self.diverged:

@@ -47,6 +47,14 @@ class DataError(HeadjaxError):
     """A data file or a batch cannot be used; the message names the file or the batch key."""
 
 
+class ColumnsError(DataError):
+    """A table has other columns than are needed; `names` are the columns to name, such as `TEXT,LABEL` or `0,1`."""
+
+    def __init__(self, message: str, names: str) -> None:
+        self.names, self.remedy = names, f", or name them: columns {names}"
+        super().__init__(f"{message}; rename them{self.remedy}")
+
+
 class CheckpointError(HeadjaxError):
     """A model directory or a checkpoint is incomplete or belongs to something else."""
 

@@ -24,16 +24,15 @@ from headjax.data.forms.labelled import finite
 from headjax.data.forms.questions import usual_stride
 from headjax.data.image_rows import ImageRows, image_rows
 from headjax.data.readers import find_layout, task_rows
-from headjax.data.recognise import Named, first_file, named_task, recognise
 from headjax.data.registry import TASKS
 from headjax.data.rehearsal import VOCABULARY, letters_tokenizer, made_up_rows
 from headjax.data.rows import Row, Rows, RowSource, Split, hold_out_files
+from headjax.data.source import Source, first_file, recognise, resolve
 from headjax.data.spec import TaskSpec
-from headjax.data.store import Stored, is_prepared, load_prepared, load_rows, task_data
+from headjax.data.store import Stored, load_prepared, load_rows, task_data
 from headjax.data.tables import header
 from headjax.data.task import TaskData
 from headjax.data.text_rows import library_sources, reference_topics
-from headjax.data.wikitext import load_wikitext2
 from headjax.storage.hub import source_of
 from headjax.storage.paths import path_of
 from headjax.tokenizers.files import open_tokenizer
@@ -103,31 +102,20 @@ class DataConfig(Checked):
         require(bool(self.task), "task", "name a task, a path, or NAME:PATH")
 
     @functools.cached_property
-    def named(self) -> Named:
-        """The task, and the path of its files."""
-        return named_task(self.task)
-
-    @functools.cached_property
-    def folder(self) -> Path | None:
-        """The prepared folder that is read; None where files are."""
-        name, _, path = self.task.partition(":")
-        place = path if name in TASKS else self.task
-        return source_of(place) if place and is_prepared(place) else None
-
-    @property
-    def _has_classes(self) -> bool:
-        form = self.named.spec.form
-        return self.named.spec.learns_classes or (bool(form.label_names) and isinstance(form, LabelledForm))
+    def source(self) -> Source:
+        """What the task's data is."""
+        return resolve(self.task, columns=self.columns)
 
     def for_classes(self, names: Sequence[str]) -> DataConfig:
         """Return the same data with its classes numbered as a model numbers its own, if the data has classes."""
-        if self.rehearsal or self.folder is not None or not self._has_classes:
+        source = self.source
+        if self.rehearsal or source.prepared or not source.has_classes:
             return self
-        known = self.classes or self.named.spec.form.label_names
+        known = self.classes or source.labels
         if tell_nothing(names):
             return self if known else dataclasses.replace(self, classes=class_numbers(len(names)))
         if known and reorder(names, known) is None:
-            where = self.named.path if self.named.spec.own else self.named.spec.name
+            where = source.path if source.spec.own else source.spec.name
             raise DataError(f"{where}: its classes are {', '.join(known)}; the model's are {', '.join(names)}")
         return dataclasses.replace(self, classes=tuple(names))
 
@@ -154,27 +142,25 @@ class DataConfig(Checked):
         except DataError as error:
             better = ""
             with contextlib.suppress(HeadjaxError, OSError):
-                spec, path = self.named
+                spec, path = self.source.spec, self.source.path
                 if path and path != self.task and not self.columns:
                     found = TASKS[recognise(path)]
                     kinds = [(type(one.form), getattr(one.form, "pairs", False)) for one in (found, spec)]
                     languages = ":source-target" if found.name == "translation" else ""
                     if kinds[0] != kinds[1] or (spec.own and found.name != spec.name):
                         better = f"; it looks like {found.name}:{path}{languages}"
-            raise DataError(f"{error}{'' if better in str(error) else better}") from None
+            if better not in str(error):
+                error.args = (f"{error}{better}",)
+            raise
 
     def _load(self, tokenizer: Tokenizer | None) -> TaskData:
         if self.rehearsal:
             return self._rehearsed(tokenizer)
-        if self.folder is not None:
+        if self.source.prepared:
             name = self.task.partition(":")[0]
-            name = name if name in TASKS else ""
-            return load_prepared(self.folder, name, tokenizer, self._fields(), self.preprocessing)
-        spec = self.named.spec
-        if spec.name == "wikitext2":
-            length = self.length or TASKS["wikitext2"].form.limit
-            tokenizer = tokenizer or self._tokenizer(spec, ())
-            return load_wikitext2(self.named.path, tokenizer, length, trains=not self.whole)
+            folder, name = source_of(self.source.path), name if name in TASKS else ""
+            return load_prepared(folder, name, tokenizer, self._fields(), self.preprocessing)
+        spec = self.source.spec
         form, rows, place, images = self.open()[1:]
         if isinstance(form, ImageForm):
             stored = {split: _when_read(form, source) for split, source in rows.items()}
@@ -205,7 +191,7 @@ class DataConfig(Checked):
             yield from read(share)
 
     def _open(self, paths: Sequence[str], rows: Rows | None) -> Opened:
-        spec, path = self.named
+        spec, path = self.source.spec, self.source.path
         if rows is not None:
             return Opened(spec, self._form(spec), rows, spec.name)
         given = [*paths] or ([path] if path else [])
@@ -227,10 +213,8 @@ class DataConfig(Checked):
             images = image_rows(train[0])
             return Opened(spec, self._image_form(spec, images, place), images.rows, place, images.fingerprint)
         form = self._form(spec, train[0])
-        if self.whole:
-            train, held = [], train
-        read = dataclasses.replace(spec, form=form)
-        found = task_rows(read, train, held, columns=self.columns, fraction=self.validation_fraction)
+        read, fraction = dataclasses.replace(spec, form=form), self.validation_fraction
+        found = task_rows(read, train, held, columns=self.columns, fraction=fraction, whole=self.whole)
         return Opened(spec, self._learned(form, found, place), found, place)
 
     def _fields(self) -> dict[str, Any]:
@@ -254,12 +238,12 @@ class DataConfig(Checked):
 
     def _learned(self, form: Form, rows: Rows, place: str) -> Form:
         """Return the form with what stands in the rows: classes of the training rows, the largest similarity."""
-        if self.named.spec.own and isinstance(form, SimilarityForm) and "scale" not in self.form:
+        if self.source.spec.own and isinstance(form, SimilarityForm) and "scale" not in self.form:
             label = [*form.fields][-1]
             found = ((row.place, row.values[label]) for source in rows.values() for row in source.rows())
             scores = [finite(place, value) for place, value in found if not is_missing(value, numbers=True)]
             return dataclasses.replace(form, scale=max([1.0, *scores]))
-        if not self._has_classes:
+        if not self.source.has_classes:
             return form
         classes = self.classes or form.label_names
         if not classes:
@@ -302,7 +286,7 @@ class DataConfig(Checked):
 
     def _rehearsed(self, tokenizer: Tokenizer | None) -> TaskData:
         """Return made-up examples in the form of a task; a quarter as many are evaluated on, at least one."""
-        spec = self.named.spec
+        spec = self.source.spec
         known = {field.name for field in dataclasses.fields(spec.form)}
         sizes: dict[str, Any] = {"length": 96, "stride": 24, "size": 32, "stored": 36}
         form = dataclasses.replace(spec.form, **{name: size for name, size in sizes.items() if name in known})

@@ -23,7 +23,7 @@ Record = Mapping[str, np.ndarray]
 """The stored arrays of an example by name, without padding; each has at least one axis."""
 
 
-class Source(Protocol):
+class ExampleSource(Protocol):
     """Examples by index: dicts of arrays by Hugging Face's names, all of the same shapes."""
 
     def __len__(self) -> int: ...
@@ -31,7 +31,7 @@ class Source(Protocol):
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]: ...
 
 
-Records = Source
+Records = ExampleSource
 """Records by index, which look the same."""
 
 
@@ -62,7 +62,7 @@ class Drawn:
 class Mapped:
     """Examples (or records) of one length, each made of an item when it is read."""
 
-    items: Sequence[Any] | Source
+    items: Sequence[Any] | ExampleSource
     make: Callable[[Any], Mapping[str, np.ndarray]]
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class Padded:
         return np.asarray(sorted({bound for bound in bounds if bound < self.length} | {self.length}))
 
 
-def by_length(source: Source, bounds: Sequence[int]) -> Sequence[Source]:
+def by_length(source: ExampleSource, bounds: Sequence[int]) -> Sequence[ExampleSource]:
     """Return examples of different lengths in groups, short ones first, each padded to its bound; others are one."""
     if not bounds or not isinstance(source, Padded):
         return [source]
@@ -120,7 +120,7 @@ def by_length(source: Source, bounds: Sequence[int]) -> Sequence[Source]:
     return [source.select(indices, end) for indices, end in groups if indices.size]
 
 
-def subset(source: Source, indices: np.ndarray) -> Source:
+def subset(source: ExampleSource, indices: np.ndarray) -> ExampleSource:
     """Return these examples of a source; those of different lengths can still be read by length."""
     return source.select(indices) if isinstance(source, Padded) else Mapped(indices.tolist(), source.__getitem__)
 

@@ -38,16 +38,22 @@ def task_rows(
     *,
     columns: Mapping[str, str] = {},
     fraction: float = 0.0,
+    whole: bool = False,
 ) -> Rows:
     """Return the rows of a task's files, which are read again for each iteration.
 
     With files for validation, or none to train on, all paths are of their split. Otherwise a file belongs to the split
     whose word is in its name; without a file for validation some rows are held out by the hash of their text, a
     `fraction` of them, or the task's own. All files of a task without training data are evaluated on. Columns of
-    tables that are not given are found by name. GLUE's tasks may have one folder of their own files.
+    tables that are not given are found by name. GLUE's tasks may have one folder of their own files. Of a `whole` task
+    all rows are evaluated on, of a folder of its own files those for validation.
     """
     files = find_layout(spec, train[0]) if len(train) == 1 and not validation else None
+    if spec.documents and spec.layouts:
+        _check_layout(spec, train[0], files, whole)
+    train, validation = ((), train) if whole else (train, validation)
     if files is not None:
+        files = files._replace(train=()) if whole else files
         columns, fraction = files.columns or columns, fraction or LAYOUT_HELD_OUT
     else:
         suffixes = suffixes_of(spec, [*train, *validation])
@@ -64,6 +70,15 @@ def task_rows(
     if spec.documents and not is_table(first):
         return hold_out_text(functools.partial(read, files.train), fraction)
     return hold_out(functools.partial(read, files.train), spec.form.divided_by, fraction, str(first))
+
+
+def _check_layout(spec: TaskSpec, folder: Path, files: Files | None, whole: bool) -> None:
+    """Refuse a folder without the files that the protocol of a task of text names."""
+    layout = spec.layouts[0]
+    there = Files((), ()) if files is None else files
+    for name, some in ((layout.validation, there.validation), (layout.train, there.train or whole)):
+        if not some:
+            raise DataError(f"{folder}: not a folder of {spec.name}: expected {name}")
 
 
 def _shared(files: Sequence[Path], share: Share, read: Callable[[Path], Iterable[Row]]) -> Iterator[Row]:
@@ -83,7 +98,8 @@ def read_file(spec: TaskSpec, file: Path, columns: Mapping[str, str]) -> Iterato
     found = {field: columns.get(field) or spec.column(field, names) for field in fields}
     lists = [field for field, what in fields.items() if what == "texts"]
     for row in table_rows(file, found, lists=lists):
-        yield Row(row.place, {name: _value(spec, value, fields[name], row.place) for name, value in row.values.items()})
+        values = {name: _value(spec, value, fields[name], row.place) for name, value in row.values.items()}
+        yield row._replace(values=values)
 
 
 def _value(spec: TaskSpec, value: Any, what: str, place: str) -> Any:
@@ -130,9 +146,15 @@ def suffixes_of(spec: TaskSpec, paths: Sequence[Path]) -> tuple[str, ...]:
 def find_layout(spec: TaskSpec, folder: Path) -> Files | None:
     """Return a task's own files in a folder in the first of its layouts; None if none is there."""
     for layout in spec.layouts if folder.is_dir() else ():
-        train, validation = (sorted(folder.glob(name)) if name else [] for name in (layout.train, layout.validation))
+        train, validation = (_unpacked_first(folder.glob(name)) if name else [] for name in layout[:2])
         if train or validation:
             wanted = [*spec.form.wanted]
             named = not layout.columns or {*wanted} <= {*header([*train, *validation][0])}
             return Files(train, validation, {} if named else dict(zip(wanted, layout.columns, strict=True)))
     return None
+
+
+def _unpacked_first(files: Iterable[Path]) -> list[Path]:
+    """Return files, sorted, without packed ones that lie beside themselves."""
+    there = {*files}
+    return sorted(file for file in there if file.suffix != ".gz" or file.with_suffix("") not in there)

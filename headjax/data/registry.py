@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.class_names import class_numbers
+from headjax.core.configuration import parse_arguments
+from headjax.core.errors import DataError, require
 from headjax.data import forms
 from headjax.data.rows import Row, Split
 from headjax.data.spec import OWN_HELD_OUT, FileLayout, Recipe, TaskSpec, TfdsSource
@@ -50,13 +52,30 @@ def _text(
 
 GIVEN: dict[str, Any] = {"vocabulary": "given", "vocab_size": 0}
 OWN_TEXT: dict[str, Any] = {"form": forms.LanguageForm(), "read": whole_text, "vocab_size": 1024}
-WIKITEXT_FOLDERS, WIKITEXT_FILES = ("lm/wikitext-2-raw", "wikitext-2-raw"), "wiki.valid.raw and wiki.train.raw"
 ANSWERS = {"answers": "answers/text", "start": "answers/answer_start/0"}
 SQUAD = TfdsSource("squad/v1.1:3.0.0", BOTH, {"id": "id", "question": "question", "context": "context", **ANSWERS})
 QUESTIONS: dict[str, Any] = {
     "form": forms.QuestionForm(), "suffixes": (".json",), "read": questions, "files": "SQuAD's JSON",
     "held_out": OWN_HELD_OUT,
 }  # fmt: skip
+
+
+def _wikitext2(file: Path) -> Iterable[Row]:
+    """Return the articles to train on, or the text to evaluate on as it is."""
+    return articles(file) if file.name.startswith("wiki.train") else whole_text(file)
+
+
+def _by_protocol(spec: TaskSpec, words: str) -> tuple[TaskSpec, str]:
+    """Read `FOLDER,context=1024,stride=512,split=test`; all can be left out."""
+    parts = words.split(",")
+    folder = "" if "=" in parts[0] else parts[0]
+    usual = {"context": 0, "stride": 0, "split": "validation"}
+    asked = parse_arguments(",".join(parts[bool(folder) :]), spec.name, **usual)
+    require(asked.split in ("validation", "test"), "split", f"must be validation or test, got {asked.split!r}")
+    form = forms.WikitextForm(context=asked.context, stride=asked.stride, split=asked.split)
+    layout = FileLayout("wiki.train.raw*", f"{form.file}*")
+    return dataclasses.replace(spec, form=form, layouts=(layout,)), folder
+
 
 TEXT = (
     _text("python", **OWN_TEXT, files="the language reference that ships with Python"),
@@ -70,7 +89,11 @@ TEXT = (
     _text("books", BOOKS),
     _text("c4", C4),
     _text("wikitext"),
-    _text("wikitext2", form=forms.LanguageForm(length=1024), folders=WIKITEXT_FOLDERS, files=WIKITEXT_FILES),
+    _text(
+        "wikitext2", form=forms.WikitextForm(), read=_wikitext2, arguments=_by_protocol,
+        folders=("lm/wikitext-2-raw", "wikitext-2-raw"), files="wiki.valid.raw and wiki.train.raw",
+        layouts=(FileLayout("wiki.train.raw*", "wiki.valid.raw*"),),
+    ),
     _text("bert_pretraining", WIKIPEDIA, BOOKS, form=forms.PretrainingForm(), **GIVEN, recipes=(
         Recipe("Devlin 2019", 256, (1e-4,), length=128, warmup_steps=10_000, steps=900_000),
         Recipe("Devlin 2019", 256, (1e-5,), length=512, steps=100_000),  # the end of the same line
@@ -89,6 +112,16 @@ TEXT = (
 
 def _pairs(source: str, target: str, file: Path) -> Iterable[Row]:
     return aligned_pairs(str(file).removesuffix(".gz").removesuffix(f".{source}"), source, target)
+
+
+def _by_languages(spec: TaskSpec, words: str) -> tuple[TaskSpec, str]:
+    """Read `PATH:SOURCE-TARGET`."""
+    place, _, languages = words.rpartition(":")
+    source, _, target = languages.partition("-")
+    if words and (not place or not source or not target or source == target):
+        name = f"{spec.name}:{words}"
+        raise DataError(f"task: expected translation:PATH:SOURCE-TARGET (data/newstest:de-en), got {name!r}")
+    return (of_languages(spec, source, target), place) if words else (spec, "")
 
 
 def of_languages(spec: TaskSpec, source: str, target: str) -> TaskSpec:
@@ -130,6 +163,7 @@ WMT16_DE = "wmt16_translate/de-en:1.0.0"
 TRANSLATIONS = (
     TaskSpec(
         "translation", forms.TranslationForm(length=128, packed=False), own=True, vocabulary="bpe", vocab_size=8000,
+        arguments=_by_languages,
         files="translation:PATH:SOURCE-TARGET, line-aligned files or a table of both columns", held_out=OWN_HELD_OUT,
     ),
     _translation("wmt14_ende", WMT14_DE, recipe=Recipe("Liu 2021", 128, (1e-3,), warmup_steps=8000, steps=400_000)),

@@ -21,10 +21,15 @@ SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
 class Row(NamedTuple):
-    """An example as its source has it."""
+    """An example as its source has it; of a table also the columns by field."""
 
     place: str
     values: Mapping[str, Any]
+    columns: Mapping[str, str] = {}
+
+    def column(self, field: str) -> str:
+        """Return the name of a field for people: its column's, or its own."""
+        return self.columns.get(field, field)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,6 +62,7 @@ class TaskSpec:
         own: whether it is a form of the user's own files, in which second texts are found.
         learns_classes: whether its classes are those of the user's files.
         suffixes, read: its files that are no tables, and their reader.
+        arguments: reader of what follows the name, `NAME:PATH,context=1024`: returns the task by it, and the path.
         documents: whether pieces of the text are held out, rather than rows.
         files, folders, layouts: its files in words, where they lie under HEADJAX_DATA, and by their names.
         columns: names of a table's columns by field, besides the field's own.
@@ -79,6 +80,7 @@ class TaskSpec:
     learns_classes: bool = False
     suffixes: tuple[str, ...] = ()
     read: Callable[[Path], Iterable[Row]] | None = None
+    arguments: Callable[[TaskSpec, str], tuple[TaskSpec, str]] | None = None
     documents: bool = False
     files: str = ""
     folders: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ import safetensors.numpy
 from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.core.share import Share
-from headjax.data.examples import Mapped, Records, Source, each
+from headjax.data.examples import ExampleSource, Mapped, Records, each
 from headjax.data.forms.form import MISSING, Form, Seed
 from headjax.data.forms.images import ImageForm
 from headjax.data.registry import TASKS
@@ -63,13 +63,15 @@ def load_rows(
     """Encode rows in memory and return them as a task's data."""
     known = checked(form, tokenizer)
     splits: dict[Split, Stored] = {}
+    label = ""
     for split, some in rows.items():
         records, counts = form.encode(known, some, split, seed)
         if some and not len(records):
             raise DataError(form.nothing(split, counts, some[0].place))
         splits[split] = Stored(records, record_sizes(form, records), totals([(len(records), counts)]))
+        label = next((row.columns["label"] for row in some if "label" in row.columns), label)
     data = data_hash(form, tokenizer, seed, fingerprint(rows.get("train", ())))
-    return task_data(form, tokenizer, splits, {"data": data, **info}, metrics)
+    return task_data(form, tokenizer, splits, {"data": data, **info}, metrics, label=label)
 
 
 def checked(form: Form, tokenizer: Tokenizer | None) -> Tokenizer:
@@ -94,21 +96,25 @@ def task_data(
     info: Mapping[str, Any],
     metrics: Sequence[str] = (),
     threads: int = 0,
+    label: str = "",
 ) -> TaskData:
-    """Return records, wherever they are stored, as a task's data."""
+    """Return records, wherever they are stored, as a task's data; `label` is the column of the labels of a table."""
     missing = {split: found.counts[MISSING] for split, found in splits.items() if MISSING in found.counts}
     if missing:
         some = (f"{count:,} of {count + len(splits[split].records):,} in {split}" for split, count in missing.items())
-        text = f"rows without a label (blank, null, - or -1) are left out, {', '.join(some)}"
+        where = f" in the column {label}" if label else ""
+        text = f"rows without a label{where} (blank, null, - or -1) are left out, {', '.join(some)}"
         warnings.warn(f"{info.get('text', info.get('task', ''))}: {text}", UserWarning, stacklevel=2)
     known = cast(Tokenizer, tokenizer)
-    sources: dict[Split, Source] = {
+    sources: dict[Split, ExampleSource] = {
         split: form.examples(known, found.records, found.sizes, split) if len(found.records) else ()
         for split, found in splits.items()
     }
     told: dict[str, Any] = {**info, **{split: dict(found.counts) for split, found in splits.items()}}
     told |= {"tokenizer": tokenizer.fingerprint} if tokenizer is not None else {}
     told |= {"labels": [*form.label_names]} if form.label_names else {}
+    if protocol := form.protocol(known, splits["validation"].counts):
+        told["protocol"] = protocol
     held = sources["validation"]
     measured = form.measured(metrics, splits["validation"].counts, held)
     return TaskData(tokenizer, sources.get("train", ()), held, told, measured, threads)

@@ -14,7 +14,7 @@ import numpy as np
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.share import Share
-from headjax.data.examples import Drawn, Padded, Source, by_length
+from headjax.data.examples import Drawn, ExampleSource, Padded, by_length
 
 if TYPE_CHECKING:
     import grain
@@ -67,7 +67,7 @@ class _SortedBatches:
 
 
 def train_iterator(
-    source: Source, batch_size: int, seed: int, *, share: Share = Share(), threads: int = 0
+    source: ExampleSource, batch_size: int, seed: int, *, share: Share = Share(), threads: int = 0
 ) -> grain.DatasetIterator:
     """Return endless training batches; every epoch has all examples, without replacement, in a new global order.
 
@@ -95,7 +95,9 @@ def train_iterator(
     return iter(batches.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=2 * threads)))
 
 
-def evaluation_batches(source: Source, batch_size: int, buckets: Sequence[int] = ()) -> Iterator[dict[str, np.ndarray]]:
+def evaluation_batches(
+    source: ExampleSource, batch_size: int, buckets: Sequence[int] = ()
+) -> Iterator[dict[str, np.ndarray]]:
     """Yield every example once, in order, in batches of one shape, so that the model is compiled once.
 
     Every batch has `labels` (the `input_ids` if the source has none) and, if it has `input_ids`, an `attention_mask`.
@@ -120,7 +122,7 @@ def evaluation_batches(source: Source, batch_size: int, buckets: Sequence[int] =
     return itertools.chain.from_iterable(_evaluation_batches(part, batch_size) for part in parts)
 
 
-def _evaluation_batches(source: Source, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+def _evaluation_batches(source: ExampleSource, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
     for start in range(0, len(source), batch_size):
         rows = [_complete(source[index]) for index in range(start, min(start + batch_size, len(source)))]
         rows += [_padding(rows[0])] * (batch_size - len(rows))
@@ -142,7 +144,7 @@ def _padding(row: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: np.full_like(array, none[name] if name in LABELS else 0) for name, array in row.items()}
 
 
-def _check_batch(source: Source, batch_size: int) -> None:
+def _check_batch(source: ExampleSource, batch_size: int) -> None:
     require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
     if len(source) == 0:
         raise DataError("source: it has no examples")

@@ -74,13 +74,19 @@ def table_rows(path: str | Path, columns: Columns, *, lists: Collection[str] = (
                     raise DataError(f"{place}: {unknown_name('key', column, cells)}")
                 cell, where = cells[column], f"{place}: {column}"
                 values[field] = _texts(cell, where) if field in lists else _text(cell, where, field == "label")
-            yield Row(place, values)
+            yield Row(place, values, columns)
 
 
 def header(path: str | Path) -> tuple[str, ...]:
     """Return the names of a table's columns: its first row, or the keys of its first object."""
     with _opened(source_of(path)) as table:
         return table.names
+
+
+def first_rows(path: str | Path, count: int) -> list[list[str]]:
+    """Return the cells of the first rows of a CSV or TSV file, its header among them; none of other tables."""
+    file = source_of(path)
+    return [cells for _, cells in itertools.islice(_cells(file), count)] if suffix_of(file) in DELIMITED else []
 
 
 def has_lists(path: str | Path, column: str) -> bool:

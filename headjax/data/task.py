@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from headjax.data.examples import Source
+from headjax.data.examples import ExampleSource
 from headjax.tokenizers.tokenizer import Tokenizer
 
 
@@ -21,8 +21,8 @@ class TaskData(NamedTuple):
     """A loaded task."""
 
     tokenizer: Tokenizer | None
-    train: Source
-    validation: Source
+    train: ExampleSource
+    validation: ExampleSource
     info: Mapping[str, Any]
     measured: MeasureSpec | None = None
     threads: int = 0

@@ -21,7 +21,7 @@ from headjax.core.class_names import same_classes
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
 from headjax.data import metrics as formulas
-from headjax.data.examples import Source
+from headjax.data.examples import ExampleSource
 from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
@@ -111,9 +111,13 @@ class Measure(abc.ABC):
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         """Return metrics by name, the headline among them."""
 
-    def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
+    def on(self, source: ExampleSource, counts: Mapping[str, Any]) -> Measure:
         """Return the measure of other examples of the same task."""
         return self
+
+    def notes(self, outcomes: Outcomes) -> tuple[str, ...]:
+        """Return what a reader of the metrics must know, in sentences."""
+        return ()
 
     def together(self, example: Mapping[str, np.ndarray]) -> str | None:
         """Return a text that is equal for examples that must stay together; None compares their inputs."""
@@ -142,7 +146,7 @@ class LanguageModelling(Measure):
     def kind(self) -> Kind:
         return "sum"
 
-    def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
+    def on(self, source: ExampleSource, counts: Mapping[str, Any]) -> Measure:
         ratios = {name: counts[name] for name in ("words_per_token", "bytes_per_token") if name in counts}
         return dataclasses.replace(self, **ratios)
 
@@ -195,6 +199,14 @@ class Classes(Measure):
         if len(self.names) > SHOWN_RANKS:
             found["top5_accuracy"] = formulas.top_k_accuracy(outcomes["rank"], 5)
         return found
+
+    def notes(self, outcomes: Outcomes) -> tuple[str, ...]:
+        predicted = np.unique(outcomes["prediction"])
+        if len(predicted) > 1 or len(np.unique(outcomes["label"])) == 1:
+            return ()
+        number = int(predicted[0])
+        name = self.names[number] if number < len(self.names) else number
+        return (f"The model always predicts one class, {name}, on {len(outcomes['prediction']):,} examples.",)
 
     def values(self, outcomes: Outcomes) -> np.ndarray:
         return (outcomes["prediction"] == outcomes["label"]).astype(np.float64)

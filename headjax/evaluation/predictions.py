@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.errors import ColumnsError, DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.data.config import DataConfig
 from headjax.data.examples import encode_prompted, encode_sequences, padding_id, sequences
 from headjax.data.files import find_files
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, TagForm
 from headjax.data.forms.questions import usual_stride
-from headjax.data.recognise import known_columns, named_task
 from headjax.data.registry import PAIR_COLUMNS
 from headjax.data.rows import Row
+from headjax.data.source import known_columns, names_of_columns, resolve
 from headjax.data.store import load_rows
 from headjax.data.stream import evaluation_batches
 from headjax.data.tables import has_lists, header, is_table, table_rows
@@ -47,13 +47,17 @@ SHOWN_ROWS = 10
 
 
 class Inputs(NamedTuple):
-    """Texts to predict for, and the further columns of their table by row; in `retrieval`, queries and documents."""
+    """Texts to predict for, and further columns of their table by row; in `retrieval`, queries and documents.
+
+    `column` is the texts' column of a table.
+    """
 
     texts: Sequence[str]
     second: Sequence[str] = ()
     given: Sequence[str] = ()
     others: Sequence[Mapping[str, str]] = ()
     retrieval: bool = False
+    column: str = ""
 
     def first(self, limit: int) -> Inputs:
         """Return the first texts; all of them if the limit is 0."""
@@ -75,21 +79,23 @@ def read_inputs(spec: str, columns: Mapping[str, str] | None = None) -> Inputs |
 
     `columns` are those of a table by field (`text`, `second`, `label`); None goes by their usual names.
     """
-    named, path = named_task(spec, by_labels=False)
-    if isinstance(named.form, ImageForm):
+    source = resolve(spec, labels=False)
+    form, path = source.form, source.path
+    if isinstance(form, ImageForm):
         return None
-    if path == spec and is_table(path) and not isinstance(named.form, TagForm | QuestionForm):
+    if path == spec and is_table(path) and not isinstance(form, TagForm | QuestionForm):
         found = _of_table(path, columns or {})
-    elif named.name == "text" and path:
+    elif source.spec.name == "text" and path:
         found = Inputs([row.values["text"] for file in find_files(path) for row in text_lines(file)], [], [], [])
     else:
         found = _of_form(spec, whole=bool(path) and source_of(path).is_file())
     if not found.texts:
         raise DataError(f"{spec}: there are no texts in it")
+    where = f" in the column {found.column}" if found.column else ""
     blank = [str(number) for number, text in enumerate(found.texts, start=1) if not text.strip()]
     if blank:
         rows = ", ".join(blank[:SHOWN_ROWS]) + (f" and {len(blank) - SHOWN_ROWS} more" if blank[SHOWN_ROWS:] else "")
-        warnings.warn(f"{spec}: no text in example {rows}, counted from 1", UserWarning, stacklevel=2)
+        warnings.warn(f"{spec}: no text{where} in example {rows}, counted from 1", UserWarning, stacklevel=2)
     return found
 
 
@@ -100,15 +106,14 @@ def _of_table(path: str, columns: Mapping[str, str]) -> Inputs:
     given_names = {name: columns[field] for name, field in fields if field in columns}
     found = given_names or known_columns(names, COLUMNS)
     if "texts" not in found:
-        raise DataError(
-            f"{path}: expected a column of texts ({', '.join(COLUMNS['texts'])}); it has {', '.join(names[:8])}"
-        )
+        wanted = f"expected a column of texts ({', '.join(COLUMNS['texts'])}); it has {', '.join(names[:8])}"
+        raise ColumnsError(f"{path}: {wanted}", names_of_columns(path))
     others = [name for name in names if name not in found.values()]
     lists = ["given"] if "given" in found and has_lists(path, found["given"]) else []
     rows = [row.values for row in table_rows(path, found | {f"column {name}": name for name in others}, lists=lists)]
     texts, second, given = ([_plain(row[field], field) for row in rows] if field in found else [] for field in COLUMNS)
     kept = [{name: row[f"column {name}"] for name in others} for row in rows] if others else []
-    return Inputs(texts, second, given, kept, found["texts"] == "query")
+    return Inputs(texts, second, given, kept, found["texts"] == "query", found["texts"])
 
 
 def _of_form(spec: str, whole: bool) -> Inputs:

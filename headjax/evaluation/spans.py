@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.data.examples import Source
+from headjax.data.examples import ExampleSource
 from headjax.data.forms.questions import QuestionWindows, Windows
 from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes
 from headjax.models.config import Batch, Output
@@ -75,7 +75,7 @@ class Spans(Measure):
     def kind(self) -> Kind:
         return "graded"
 
-    def on(self, source: Source, counts: Mapping[str, Any]) -> Measure:
+    def on(self, source: ExampleSource, counts: Mapping[str, Any]) -> Measure:
         return dataclasses.replace(self, windows=source.windows) if isinstance(source, QuestionWindows) else self
 
     def together(self, example: Mapping[str, np.ndarray]) -> str | None:

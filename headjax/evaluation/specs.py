@@ -8,33 +8,26 @@ from typing import NamedTuple
 
 from headjax.core.errors import ConfigError, DataError, HeadjaxError, require
 from headjax.data.config import DataConfig
-from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, SimilarityForm, TranslationForm
+from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, SimilarityForm, TranslationForm, WikitextForm
 from headjax.data.forms.images import FILE
-from headjax.data.recognise import first_file, labelled_form, named_task, table_columns
-from headjax.data.registry import PAIR_COLUMNS, TASKS
-from headjax.data.store import is_prepared
-from headjax.data.tables import is_table
-from headjax.data.wikitext import CONTEXT, protocol
-from headjax.evaluation.measures import embeds
+from headjax.data.source import Source, classes_of, resolve
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
-from headjax.models.tasks import MultiLabel, Regression, SentenceSimilarity
-from headjax.models.tasks.classification import names_or_numbers
+from headjax.models.tasks import SentenceSimilarity
 from headjax.models.vision import VisionConfig
-from headjax.storage.hub import source_of
 from headjax.tokenizers.tokenizer import Tokenizer
 
-LENGTH, SQUAD_LENGTH = 512, 384  # tokens of an example, and of a window of SQuAD, where none are asked for
+LENGTH, SQUAD_LENGTH, WINDOW = 512, 384, 1024
+"""Tokens of an example, of a window of SQuAD, and of a window of WikiText-2, where none are asked for."""
 
 
 class Request(NamedTuple):
-    """A model that reads, the number of tokens that was asked for (0 for the usual one), and columns of tables."""
+    """A model that reads, and the number of tokens that was asked for (0 for the usual one)."""
 
     model: Model
     asked_length: int
-    columns: Mapping[str, str] = {}
 
     def length(self, usual: int = LENGTH, name: str = "length") -> int:
         """Return the number of tokens of an example: as asked for, or the usual one within the model's limits.
@@ -86,20 +79,16 @@ def load_task(
     """
     if split not in (*SPLITS, "all"):
         raise HeadjaxError(f"split: expected {', '.join(SPLITS)} or all, got {split!r}")
-    request = Request(model, length, columns or {})
-    config = task_config(spec, request, whole=split == "all")
-    folder = config.folder
-    reads_text = folder is None and config.named.spec.form.reads_text
-    data = config.load(request.tokenizer() if reads_text else model.tokenizer)
+    source = resolve(spec, model, columns=columns, whole=split == "all")
+    request = Request(model, length)
+    reads_text = not source.prepared and source.form.reads_text
+    data = fitted(source, request).load(request.tokenizer() if reads_text else model.tokenizer)
     measure = measure_of(data)
     if measure is None:
         raise HeadjaxError(f"{spec}: nothing is measured on this data")
-    name = str(data.info["task"]) if folder is not None else _name(spec, config)
-    if folder is None and config.named.path == spec:  # a path alone, whose form is said
-        data = data._replace(info={**data.info, "form": config.named.spec.name})
-    task = Task(name, data, measure)
-    if folder is None and config.named.spec.name == "wikitext2":
-        task = dataclasses.replace(task, part=data.info["protocol"]["split"])
+    if source.note:
+        data = data._replace(info={**data.info, "form": source.note})
+    task = Task(source.name, data, measure, part=data.info.get("protocol", {}).get("split", ""))
     task.fit(model)
     if split == "train":
         if not len(task.data.train):
@@ -108,48 +97,20 @@ def load_task(
     return task
 
 
-def _name(spec: str, config: DataConfig) -> str:
-    """Return the name of a task in tables: its own, or the user's files."""
-    (named, path), prefix = config.named, spec.partition(":")[0]
-    if prefix in ("all", "heldout", "translation", "images") and path:
-        return path
-    return spec if named.own or (path and source_of(path).is_file()) else named.name
-
-
-def task_config(spec: str, request: Request, *, whole: bool = False) -> DataConfig:
-    """Return the data of a task for a model; a text is `whole`, or divided. All of a file of rows is evaluated on."""
-    part, _, path = spec.partition(":")
-    if part in ("all", "heldout") and path:
-        spec, whole = f"text:{path}", part == "all"
-    if not (path and part in TASKS) and is_prepared(spec):
-        return DataConfig(task=spec, length=request.asked_length).for_files(request.model.files)
-    if request.columns:
-        path = path if part in TASKS and path else spec
-        spec = f"{table_form(str(first_file(path)), request.columns, request.model)}:{path}"
-    named, path = named_task(spec)
-    labelled = ("classification", "pairs", "regression", "similarity", "multi_label")
-    file = str(first_file(path)) if spec == path and named.name in ("text", *labelled) else ""
-    # A table without labels is text, which a classifier does not read: `table_form` says so.
-    if file and (named.name in labelled or (is_table(file) and names_or_numbers(request.model.config))):
-        named = TASKS[table_form(file, table_columns(file), request.model)]
-        spec = f"{named.name}:{path}"
-    alone = bool(path) and not source_of(path).is_dir() and named.name not in ("wikitext2", "images")
-    rows = (path and alone and not named.documents) or (whole and (named.name in ("text", "wikitext2")))
-    return fitted(DataConfig(task=spec, whole=bool(rows), columns=request.columns), request)
-
-
-def fitted(config: DataConfig, request: Request, usual: int = LENGTH) -> DataConfig:
-    """Return data with the length of an example, the classes and the size of images of a model."""
-    model, spec = request.model, config.named.spec
-    if isinstance(spec.form, ImageForm):
-        return _sized(dataclasses.replace(config, form={}).for_files(model.files), model.config)
-    if spec.name == "wikitext2":
-        context = protocol(config.named.path)[1].context or request.asked_length
-        length = request._replace(asked_length=context).length(CONTEXT, "context")
+def fitted(source: Source, request: Request, usual: int = LENGTH) -> DataConfig:
+    """Return how a source is read for a model: the length of an example, its classes, the size of its images."""
+    model, form = request.model, source.form
+    config = DataConfig(task=source.task, whole=source.whole, columns=source.columns)
+    if source.prepared:
+        return dataclasses.replace(config, length=request.asked_length).for_files(model.files)
+    if isinstance(form, ImageForm):
+        return _sized(config.for_files(model.files), model.config)
+    if isinstance(form, WikitextForm):
+        length = request._replace(asked_length=form.context or request.asked_length).length(WINDOW, "context")
     else:
-        length = request.length(SQUAD_LENGTH if isinstance(spec.form, QuestionForm) else usual)
-    form = {"packed": False} if isinstance(spec.form, TranslationForm) else {}
-    config = dataclasses.replace(config, length=length, form=form).for_classes(names_or_numbers(model.config))
+        length = request.length(SQUAD_LENGTH if isinstance(form, QuestionForm) else usual)
+    fields = {"packed": False} if isinstance(form, TranslationForm) else {}
+    config = dataclasses.replace(config, length=length, form=fields).for_classes(classes_of(model))
     return prompted(config, model.config)
 
 
@@ -159,7 +120,7 @@ def _sized(config: DataConfig, model: ModelConfig) -> DataConfig:
         return config
     side = config.preprocessing.get("size")
     if side is None:
-        return dataclasses.replace(config, form={"size": model.image_size} if config.named.spec.own else {})
+        return dataclasses.replace(config, form={"size": model.image_size} if config.source.spec.own else {})
     if side != model.image_size and not model.resized:
         raise ConfigError(f"{FILE}: images of {side} pixels a side, but the model reads {model.image_size} alone")
     return config
@@ -168,24 +129,11 @@ def _sized(config: DataConfig, model: ModelConfig) -> DataConfig:
 def prompted(config: DataConfig, model: ModelConfig) -> DataConfig:
     """Return data whose sentences stand behind the prompts of a model that embeds them."""
     task = getattr(model, "task", None)
-    if config.folder is not None or not isinstance(task, SentenceSimilarity):
+    if not isinstance(task, SentenceSimilarity) or config.source.prepared:
         return config
-    form = config.named.spec.form
+    form = config.source.form
     if not isinstance(form, SimilarityForm) or not task.prompts:
         return config
     prompts = task.pair_prompts(retrieval=isinstance(form, RetrievalForm))
     own = {"prompts": prompts, "include_prompt": task.include_prompt}
     return dataclasses.replace(config, form=own | dict(config.form))
-
-
-def table_form(path: str, columns: Mapping[str, str], model: Model, *, trains: bool = False) -> str:
-    """Return the form of a table of labelled texts by its labels and the model's output, see `labelled_form`."""
-    if "label" not in columns:
-        raise DataError(
-            f"{path}: no column of labels ({', '.join(PAIR_COLUMNS['label'])}); rename it, or say --columns TEXT,LABEL"
-        )
-    output = getattr(model.config, "task", None)
-    known: bool | None = None if trains or not names_or_numbers(model.config) else False
-    numbers = isinstance(output, Regression) or known
-    several = isinstance(output, MultiLabel)
-    return labelled_form(path, columns, several=several, embeds=embeds(model.config), numbers=numbers)

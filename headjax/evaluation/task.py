@@ -19,7 +19,7 @@ from headjax.core.progress import Update
 from headjax.core.tensors import Params, require_finite
 from headjax.core.timing import finished
 from headjax.data import metrics as formulas
-from headjax.data.examples import Padded, Source, by_length, subset
+from headjax.data.examples import ExampleSource, Padded, by_length, subset
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.evaluation.entities import Entities
@@ -126,7 +126,7 @@ class Task:
         require(batch_size >= 1, "batch_size", f"must be at least 1, got {batch_size}")
         return sum(-(-len(part) // batch_size) for part in by_length(self._first(limit), buckets))
 
-    def _first(self, limit: int) -> Source:
+    def _first(self, limit: int) -> ExampleSource:
         require(limit >= 0, "limit", f"must not be negative, got {limit}")
         return subset(self.data.validation, np.arange(self.count(limit))) if limit else self.data.validation
 
@@ -151,7 +151,7 @@ class Task:
             source = dataclasses.replace(source, bounds=tuple(buckets))
         return train_iterator(source, batch_size, seed)
 
-    def _train(self) -> Source:
+    def _train(self) -> ExampleSource:
         if len(self.data.train) == 0:
             raise DataError(f"{self.name}: it has no examples to train on")
         return self.data.train
@@ -163,6 +163,7 @@ class Evaluation(NamedTuple):
     metrics: dict[str, float]
     examples: int
     outcomes: Outcomes
+    notes: tuple[str, ...] = ()
 
 
 @on_automatic_axes
@@ -291,7 +292,8 @@ def reduce_batches(
     if not present.any():
         raise DataError(f"{name}: no example in it has a target")
     outcomes = {key: column[present] for key, column in joined.items()}
-    return Evaluation(metrics_of(measure, outcomes), len(outcomes["loss"]), outcomes)
+    notes = () if measure is None else measure.notes(outcomes)
+    return Evaluation(metrics_of(measure, outcomes), len(outcomes["loss"]), outcomes, notes)
 
 
 def metrics_of(measure: Measure | None, outcomes: Outcomes) -> dict[str, float]:

@@ -17,6 +17,7 @@ from headjax.core.programs import make_room
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
 from headjax.data.task import TaskData
+from headjax.evaluation.task import Evaluation
 from headjax.mesh.distributed import Vote, is_first, on_first, wait_for_all
 from headjax.models.model import Model
 from headjax.storage.directories import hold
@@ -42,6 +43,7 @@ class TrainResult(NamedTuple):
     finished: bool
     diverged: str | None = None
     kept_step: int = 0
+    notes: tuple[str, ...] = ()
 
 
 def train(
@@ -135,7 +137,7 @@ def _train(
                     state, measured = profiler.around(number, trainer, state, batch)
                 if keeper.after(number, state, measured):
                     break
-            final: Mapping[str, float] = {}
+            final = Evaluation({}, 0, {})
             if keeper.diverged is None and int(state.step) >= config.steps:
                 final = keeper.evaluate(config.steps, state.params)
         if keeper.diverged is not None and checkpoints.latest is not None:
@@ -182,17 +184,17 @@ class Keeper:
             self.evaluate(number, state.params)
         return ends or self.diverged is not None
 
-    def evaluate(self, number: int, params: Params) -> Mapping[str, float]:
+    def evaluate(self, number: int, params: Params) -> Evaluation:
         """Evaluate the parameters after a step and record the metrics; without a finite loss the run has diverged.
 
         Such a step's checkpoint is deleted: a run must not continue from it.
         """
         with self.progress("evaluating", 0, "batch") as bar:
             found = self.run.evaluate(params, bar)
-        loss = found.get("loss", 0.0)
+        loss = found.metrics.get("loss", 0.0)
         if self.best is not None and math.isfinite(loss):
-            self.best.offer(number, found, lambda: self.run.trained(self.past, params, number, found))
-        self.metrics.evaluated(number, found)
+            self.best.offer(number, found.metrics, lambda: self.run.trained(self.past, params, number, found))
+        self.metrics.evaluated(number, found.metrics)
         if not math.isfinite(loss):
             self.checkpoints.discard(number)
             self._diverge(number, f"the validation loss of step {number} is {loss}")
@@ -231,7 +233,7 @@ def _best_model(run: Training, workdir: Path) -> BestModel | None:
     return BestModel(workdir) if measure is None else BestModel(workdir, measure.headline, measure.higher_is_better)
 
 
-def _result(run: Training, keeper: Keeper, workdir: Path, state: TrainState, final: Mapping[str, float]) -> TrainResult:
+def _result(run: Training, keeper: Keeper, workdir: Path, state: TrainState, final: Evaluation) -> TrainResult:
     """Return the end of a run, with its model saved if it has finished."""
     steps = int(state.step)
     model = run.trained(keeper.past, state.params, steps, final)
@@ -250,6 +252,7 @@ def _result(run: Training, keeper: Keeper, workdir: Path, state: TrainState, fin
         finished,
         keeper.diverged,
         kept_step=model.history[-1]["steps"],
+        notes=tuple(model.history[-1].get("notes", ())),
     )
 
 

@@ -22,7 +22,7 @@ from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import TaskData
 from headjax.evaluation.measures import Measure
 from headjax.evaluation.specs import prompted
-from headjax.evaluation.task import measure_batch, measure_of, reduce_batches
+from headjax.evaluation.task import Evaluation, measure_batch, measure_of, reduce_batches
 from headjax.initialization import Setting
 from headjax.mesh.distributed import fetch, on_this_process, process_share, put_batch, put_whole_batch
 from headjax.mesh.mesh import check_batch_size
@@ -74,23 +74,22 @@ class Training:
         entry = history_entry("initialize", **to_data(initialization), **measured)
         return trainer.first_state(params), (entry,)
 
-    def evaluate(self, params: Params, progress: Update) -> Mapping[str, float]:
-        """Return metrics on the validation split: by the data's own measure, else loss and perplexity."""
+    def evaluate(self, params: Params, progress: Update) -> Evaluation:
+        """Return the evaluation on the validation split: by the data's own measure, else loss and perplexity."""
         mesh, bound = self.trainer.mesh, Model(self.measured, params)
         batches = validation_batches(self.data, self.config.batch_size)
         placed = (put_whole_batch(check_batch(self.trainer.model, batch), mesh) for batch in batches)
         found = (measure_batch(bound, self.measure, self.config.compute, batch, mesh=mesh) for batch in placed)
-        return reduce_batches(self.measure, list(finished(found, progress))).metrics
+        return reduce_batches(self.measure, list(finished(found, progress)))
 
-    def trained(
-        self, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, metrics: Mapping[str, float]
-    ) -> Model:
+    def trained(self, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, evaluation: Evaluation) -> Model:
         """Return the model after a number of steps, with the run in its history."""
         entry = history_entry(
             "train" if self.teacher is None else "distill",
             steps=steps,
             data=dict(self.data.info),
-            metrics=dict(metrics),
+            metrics=dict(evaluation.metrics),
+            **({"notes": list(evaluation.notes)} if evaluation.notes else {}),
         )
         params = on_this_process(params, self.trainer.mesh)
         return Model(self.trainer.model, params, (*past, entry), self.data.tokenizer, self.files)

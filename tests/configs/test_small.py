@@ -33,7 +33,7 @@ def test_minilm_has_an_output_for_every_task(name):
 def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
     config = train_config(load_config(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9"))
-    assert Path(config.data.named.path).is_file()
+    assert Path(config.data.source.path).is_file()
     assert config.model.width == 64
     assert config.model.vocab_size == config.data.vocab_size
 
@@ -42,7 +42,7 @@ def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
 def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
     config = train_config(load_config(f"{SMALL / 'decoder.py'}:shape={shape},steps=9"))
-    assert Path(config.data.named.path).is_file()
+    assert Path(config.data.source.path).is_file()
     attention = config.model.attention[0]
     assert (attention.num_heads, attention.kv_heads) == (8, 4)
     assert (attention.query_norm is None) == (attention.key_norm is None) == (shape == "llama")

@@ -139,7 +139,7 @@ def test_the_second_text_of_a_pair_may_be_blank(tmp_path, wordpiece):
     words = ["[CLS]", "good", "film", "[SEP]", "[SEP]", "[PAD]"]
     assert data.validation[0]["input_ids"][:6].tolist() == [WORDS.index(word) for word in words]
     write_lines(path, "sentence\tother\tlabel", "\tgood film\t0")
-    with pytest.raises(DataError, match=r"a.tsv: row 2: text is blank"):
+    with pytest.raises(DataError, match=r"a.tsv: row 2: sentence is blank"):
         judged(path, columns=numbered("sentence", "other", "label")).load(wordpiece)
 
 

@@ -9,7 +9,7 @@ import headjax
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data import DataConfig
 from headjax.data.metrics import ndcg, reciprocal_rank
-from headjax.data.recognise import recognise, table_columns
+from headjax.data.source import recognise, table_columns
 from headjax.evaluation.entities import entities, tags_of
 from headjax.evaluation.sets import Ranking, SeveralLabels
 from headjax.evaluation.specs import load_task

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from headjax.core.errors import DataError
+from headjax.data import DataConfig
 from headjax.data.readers import split_files
 from headjax.data.tables import header, table_rows
 from tests.data.vocabulary import task_rows, write_lines
@@ -220,3 +221,15 @@ def test_files_by_the_words_of_their_names(tmp_path):
     assert [[file.name for file in some] for some in found[:2]] == [["other.txt"], ["a.txt", "b.txt"]]
     (tmp_path / "train-00000.txt").unlink()
     assert [file.name for file in split_files([tmp_path], (".txt",)).train] == ["devil.txt", "other.txt"]
+
+
+def test_what_is_missing_in_a_cell_is_told_with_its_column(tmp_path, wordpiece):
+    """By the name that the table has for it; numbers where it has no header."""
+    path = write_lines(tmp_path / "a.tsv", "review\tstars", "good\tyes", " \tno", "bad\tyes", "fun\t")
+    columns = {"text": "review", "label": "stars"}
+    config = DataConfig(task=f"classification:{path}", columns=columns, whole=True, length=16)
+    with pytest.raises(DataError, match=r"a\.tsv: row 3: review is blank"):
+        config.load(wordpiece)
+    write_lines(path, "review\tstars", "good\tyes", "bad\tno", "fun\t")
+    with pytest.warns(UserWarning, match=r"rows without a label in the column stars .* 1 of 3"):
+        assert len(config.load(wordpiece).validation) == 2

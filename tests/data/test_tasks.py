@@ -89,7 +89,16 @@ def test_choices_that_do_not_suit_the_examples(tmp_path):
             DataConfig(**{"task": str(text), "length": 4, "tokenizer": "bytes"} | fields).load()
 
 
-ONE_OF_EACH_FORM = ("lm1b", "bert_pretraining", "mnli", "sentence_similarity", "squad", "wmt14_ende", "imagenet")
+ONE_OF_EACH_FORM = (
+    "lm1b",
+    "bert_pretraining",
+    "mnli",
+    "sentence_similarity",
+    "squad",
+    "wmt14_ende",
+    "imagenet",
+    "wikitext2",
+)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_FORM)

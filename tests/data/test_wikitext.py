@@ -9,7 +9,8 @@ import pytest
 
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.wikitext import Windows, load_wikitext2
+from headjax.data import DataConfig
+from headjax.data.forms.language import Windows
 from headjax.evaluation.measures import LanguageModelling
 from headjax.evaluation.task import Task, evaluate_task
 from headjax.tokenizers.learned import byte_tokenizer
@@ -18,6 +19,10 @@ from tests.closeness import assert_close
 
 TEXT = " \n = Heads = \n \n One head , two heads . \n"
 END = 256
+
+
+def read(place, length=1024, **fields):
+    return DataConfig(task=f"wikitext2:{place}", length=length, **fields).load(byte_tokenizer())
 
 
 @pytest.fixture
@@ -46,7 +51,7 @@ def test_every_token_but_the_first_is_predicted_once_and_windows_are_full(contex
 
 def test_the_text_is_read_as_it_is_and_begins_with_one_token(folder, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(folder.parents[1]))
-    data = load_wikitext2("", byte_tokenizer(), 16)
+    data = read("", 16)
     ids = np.concatenate([[END], list(TEXT.encode())])
     np.testing.assert_array_equal(data.validation.tokens, ids)
     counts = {"tokens": len(TEXT), "words": len(TEXT.split()), "bytes": len(TEXT)}
@@ -54,12 +59,12 @@ def test_the_text_is_read_as_it_is_and_begins_with_one_token(folder, monkeypatch
     assert data.info["protocol"] == {"text": "wiki.valid.raw", "split": "validation", **windows, **counts}
     trained = np.concatenate([data.train[i]["input_ids"] for i in range(len(data.train))])
     assert (trained == END).sum() == 1  # between both articles; the block that the last one ends in is not full
-    assert not len(load_wikitext2("", byte_tokenizer(), 16, trains=False).train)
+    assert not len(read("", 16, whole=True).train)
 
 
 def test_perplexities_are_those_of_the_summed_loss(folder):
     model = tiny.model(tiny.decoder_config(vocab_size=257, max_length=64))
-    data = load_wikitext2(str(folder), byte_tokenizer(), 64)
+    data = read(folder, 64)
     task = Task("wikitext2", data, LanguageModelling(**data.measured.arguments))
     found = evaluate_task(model, task)
     ids = data.validation.tokens
@@ -73,13 +78,16 @@ def test_perplexities_are_those_of_the_summed_loss(folder):
 def test_what_cannot_be_used_is_one_line(folder, monkeypatch):
     for field, words in (("stride", "context=8,stride=8"), ("split", "split=train"), ("context", "context=1")):
         with pytest.raises(ConfigError, match=f"^{field}: "):
-            load_wikitext2(f"{folder},{words}", byte_tokenizer())
+            read(f"{folder},{words}")
+    with pytest.raises(ConfigError, match=r"stride: must be below the context of 8"):
+        read(f"{folder},stride=8", 8)
     (folder / "wiki.train.raw.gz").unlink()
     monkeypatch.delenv("HEADJAX_DATA", raising=False)
     for path, said in (
-        (f"{folder},split=test", r"wiki.test.raw.gz"),
-        (str(folder), r"wiki.train.raw.gz"),
+        (f"{folder},split=test", r"expected wiki.test.raw"),
+        (str(folder), r"expected wiki.train.raw"),
+        (f"{folder}/wiki.valid.raw", r"expected wiki.valid.raw"),
         ("", r"^wikitext2: .*HEADJAX_DATA .*lm/wikitext-2-raw"),
     ):
         with pytest.raises(DataError, match=said):
-            load_wikitext2(path, byte_tokenizer())
+            read(path)

@@ -201,7 +201,7 @@ def test_every_measure_says_its_kind():
 
 def test_texts_that_are_empty_are_said_with_their_examples(tmp_path):
     path = write_lines(tmp_path / "a.csv", "id,text", "1,good", '2,""', "3,bad", '4," "')
-    with pytest.warns(UserWarning, match=r"a\.csv: no text in example 2, 4, counted from 1"):
+    with pytest.warns(UserWarning, match=r"a\.csv: no text in the column text in example 2, 4, counted from 1"):
         inputs = read_inputs(str(path))
     assert [other["id"] for other in inputs.others] == ["1", "2", "3", "4"]
 

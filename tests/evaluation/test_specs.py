@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from headjax.cli import main
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data import DataConfig
 from headjax.evaluation.measures import Numbers, Similarities
@@ -187,6 +188,24 @@ def test_a_second_task_is_matched_with_the_first(trained, tmp_path):
     assert train(config, tmp_path / "fresh").model.config.task.names == ("rainy", "sunny")
     with pytest.raises(DataError, match=r"wet\.tsv: row 3: .*'rainy'"):  # which training never saw
         run_config(folder, "train.tsv", "wet.tsv", **fresh).data.load()
+
+
+def test_a_model_that_always_predicts_one_class_says_so(tmp_path, capsys):
+    """In `evaluate`, after training and in the history; nothing is said where both classes are predicted."""
+    model, texts = imported(tmp_path, ("good", "bad")), sentences(12)
+    fair, _ = balanced(model, texts, tmp_path)
+    path = write_lines(
+        tmp_path / "a.tsv", "sentence\tlabel", *(f"{text}\t{('good', 'bad')[i % 2]}" for i, text in enumerate(texts))
+    )
+    output = fair.params["output"]
+    stuck = fair.replace(params={**fair.params, "output": {**output, "bias": np.float32([0.0, 1e3])}})
+    note = "The model always predicts one class, bad, on 12 examples."
+    for given, notes in ((fair, False), (stuck, True)):
+        given.save(tmp_path / "model")
+        assert main(["evaluate", str(tmp_path / "model"), "--task", str(path)]) == 0
+        assert (note in capsys.readouterr().out) is notes
+    result = train(run_config(tmp_path, "a.tsv", "a.tsv", steps=1, start=str(tmp_path / "model")), tmp_path / "run")
+    assert result.notes == tuple(result.model.history[-1]["notes"]) == (note,)
 
 
 def test_names_of_another_output_do_not_come_back(tmp_path):

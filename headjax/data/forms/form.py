@@ -13,7 +13,7 @@ import numpy as np
 from headjax.core.class_names import ClassIndex, label_name, tell_nothing
 from headjax.core.errors import DataError
 from headjax.core.fields import Checked, unknown_name
-from headjax.data.examples import Padded, Record, Records, Source, pad_sequence, padding_id, rounded_length
+from headjax.data.examples import ExampleSource, Padded, Record, Records, pad_sequence, padding_id, rounded_length
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -95,16 +95,20 @@ class Form(Checked, abc.ABC):
         return len(record["input_ids"])
 
     @abc.abstractmethod
-    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Source:
+    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> ExampleSource:
         """Return records as examples, each made when it is read."""
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: ExampleSource) -> MeasureSpec | None:
         """Return the measure of examples to evaluate on; None for the loss alone."""
         names, measure = self.label_names, self.measure
         measure = "numbers" if measure == "classes" and not names else measure
         chosen = tuple(metrics) or (CLASS_METRICS if measure == "classes" else ())
         told: dict[str, Any] = {"headline": chosen[0], "chosen": chosen} if chosen else {}
         return MeasureSpec(measure, told | ({"names": names} if names else {})) if measure else None
+
+    def protocol(self, tokenizer: Tokenizer, counts: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a fixed protocol of evaluation states, by the counts of the examples to evaluate on."""
+        return {}
 
     def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
         """Return the error message for rows, starting at a place, that gave no record."""
@@ -148,7 +152,7 @@ def text(row: Row, name: str) -> str:
     value = row.values[name]
     if not isinstance(value, str) or not value.strip():
         told = "blank; fill the cell, or delete the row" if isinstance(value, str) else repr(value)
-        raise DataError(f"{row.place}: {name} is {told}")
+        raise DataError(f"{row.place}: {row.column(name)} is {told}")
     return value
 
 

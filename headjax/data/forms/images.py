@@ -12,7 +12,7 @@ import numpy as np
 from headjax.core.errors import ConfigError, DataError, require
 from headjax.core.fields import Count, Positive, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import Drawn, Mapped, Record, Records, Source
+from headjax.data.examples import Drawn, ExampleSource, Mapped, Record, Records
 from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.rows import Row, Split
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -137,7 +137,7 @@ class ImageForm(Form):
     def tokens(self, record: Record) -> int:
         return 1
 
-    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> Source:
+    def examples(self, tokenizer: Tokenizer | None, records: Records, sizes: np.ndarray, split: Split) -> ExampleSource:
         return Drawn(records, self.cropped) if split == "train" else Mapped(records, self.plain)
 
     def plain(self, record: Record) -> dict[str, np.ndarray]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import require
+from headjax.core.fields import Count
 from headjax.core.serialize import kind
 from headjax.data.examples import (
+    ExampleSource,
     Mapped,
     Padded,
     Record,
     Records,
-    Source,
     TokenBlocks,
     each,
     padded,
@@ -79,7 +80,7 @@ class _EndedForm(Form):
     def check(self, tokenizer: Tokenizer) -> None:
         tokenizer.special_id("eos_token")
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: ExampleSource) -> MeasureSpec | None:
         return language_measure(counts)
 
 
@@ -123,7 +124,7 @@ class LanguageForm(_EndedForm):
         rows = pack(sizes[:, None], self.length)
         return [{"input_ids": np.concatenate([pieces[i] for i in row]), "lengths": sizes[row]} for row in rows]
 
-    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Source:
+    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> ExampleSource:
         return Mapped(records, self.unpacked) if self.packed else records
 
     def unpacked(self, record: Record) -> dict[str, np.ndarray]:
@@ -144,6 +145,92 @@ class LanguageForm(_EndedForm):
     def nothing(self, split: Split, counts: Mapping[str, int], place: str) -> str:
         too_little = f"the {split} text has {counts['tokens']} tokens, less than one block of {self.length}"
         return f"length: {too_little}; lower length or give more text"
+
+
+@kind("wikitext2")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WikitextForm(LanguageForm):
+    """WikiText-2 (Merity et al. 2016) by one fixed protocol, so that perplexities compare between models and tools.
+
+    The raw held-out file is encoded whole, after one `bos_token` (else `eos_token`, else nothing). Windows of `context`
+    tokens start every `stride` tokens, predict the tokens that those before have not, and the last ends with the text.
+    Losses are summed over the text and divided by its tokens, words (white space separates them) and bytes of UTF-8.
+    The usual stride is the rolling log-likelihood of lm-evaluation-harness with a `max_length` of context - 1. The
+    training split becomes blocks of `length` tokens, each article ended.
+
+    Attributes:
+        context: number of tokens of a window; 0 is `length`.
+        stride: tokens from the start of a window to that of the next one; 0 is context - 1.
+        split: file that is evaluated on.
+    """
+
+    length: int = 1024
+    context: Count = 0
+    stride: Count = 0
+    split: Literal["validation", "test"] = "validation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        window = self.window
+        require(window >= 2, "context", f"must be at least 2 (a token and its successor), got {window}")
+        asks = f"must be below the context of {window}, so that every token is predicted, got {self.stride}"
+        require(self.stride < window, "stride", asks)
+
+    @property
+    def window(self) -> int:
+        """Number of tokens of a window."""
+        return self.context or self.length
+
+    @property
+    def file(self) -> str:
+        """Name of the file that is evaluated on."""
+        return f"wiki.{'valid' if self.split == 'validation' else self.split}.raw"
+
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
+        if split == "train":
+            return super().encode(tokenizer, rows, split, seed)
+        text = "".join(row.values["text"] for row in rows)
+        role = _first_role(tokenizer)
+        begin = np.asarray([] if role is None else [tokenizer.special_id(role)], np.int32)
+        tokens = np.concatenate([begin, tokenizer.encode([text])[0]])
+        windows = Windows(tokens, min(self.window, len(tokens)), self.stride or self.window - 1)
+        return Encoded(windows, text_counts([text], len(tokens) - 1))
+
+    def protocol(self, tokenizer: Tokenizer, counts: Mapping[str, Any]) -> dict[str, Any]:
+        role = _first_role(tokenizer)
+        return {
+            "text": self.file,
+            "split": self.split,
+            "context": self.window,
+            "stride": self.stride or self.window - 1,
+            "begins_with": "nothing" if role is None else dict(tokenizer.special)[role],
+            **{name: counts[name] for name in ("tokens", "words", "bytes")},
+        }
+
+
+def _first_role(tokenizer: Tokenizer) -> str | None:
+    """Return the role of the token before a text; None if the tokenizer has none."""
+    return next((role for role in ("bos_token", "eos_token") if role in dict(tokenizer.special)), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """Overlapping windows of a text, in which every token but the first is predicted once."""
+
+    tokens: np.ndarray
+    context: int
+    stride: int
+
+    def __len__(self) -> int:
+        return 1 + -(-(len(self.tokens) - self.context) // self.stride)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        """Return a window: its `input_ids`, and `labels`, which are -100 at tokens that earlier windows predict."""
+        start = min(index * self.stride, len(self.tokens) - self.context)
+        ids = self.tokens[start : start + self.context]
+        predicted = 0 if index == 0 else self.context + (index - 1) * self.stride
+        fresh = np.arange(start, start + self.context) >= predicted
+        return {"input_ids": ids, "labels": np.where(fresh, ids, np.int32(IGNORED))}
 
 
 SIDES = ("source", "target")
@@ -191,7 +278,7 @@ class TranslationForm(_EndedForm):
     def tokens(self, record: Record) -> int:
         return max(len(record[side]) for side in SIDES)
 
-    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Source:
+    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> ExampleSource:
         packed = self.packed and split == "train"
         pad = functools.partial(self.pad, padding_id=padding_id(tokenizer), packed=packed)
         length = self.length if packed else rounded_length(sizes, self.length)

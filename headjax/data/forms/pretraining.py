@@ -14,7 +14,7 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Fraction, Rate, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import Drawn, Record, Records, Source, changeable, padded, padding_id
+from headjax.data.examples import Drawn, ExampleSource, Record, Records, changeable, padded, padding_id
 from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.rows import Row, Split, pieces
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -218,7 +218,7 @@ class PretrainingForm(Form):
         hidden[positions] = np.select([fate < 0.8, fate < 0.9], [vocabulary.mask, drawn], ids[positions])
         return {"input_ids": hidden, "positions": positions, "ids": ids[positions]}
 
-    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Source:
+    def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> ExampleSource:
         return Drawn(records, functools.partial(self.pair, masking_vocabulary(tokenizer), padding_id(tokenizer)))
 
     def pair(

@@ -13,7 +13,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.fields import Count, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import Mapped, Padded, Record, Records, Source, changeable, each
+from headjax.data.examples import ExampleSource, Mapped, Padded, Record, Records, changeable, each
 from headjax.data.forms.form import Encoded, Seed, SequenceForm
 from headjax.data.rows import Row, Split
 from headjax.data.task import MeasureSpec
@@ -127,7 +127,7 @@ class QuestionForm(SequenceForm):
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
         return super().pad(record, length, padding_id) | {"window": record["window"][0]}
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: Source) -> MeasureSpec | None:
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: ExampleSource) -> MeasureSpec | None:
         return MeasureSpec("spans", {"windows": held.windows}) if isinstance(held, QuestionWindows) else None
 
 
