@@ -162,7 +162,7 @@ def _one_line(message: object) -> str:
 def _run(words: list[str]) -> int:
     if not words or words[0] not in COMMANDS:
         return _without_command(words)
-    from headjax.commands.options import parse_options
+    from headjax.commands.options import parse_options, respell
 
     name = words[0]
     overrides = tuple(word for word in words if word.startswith("--config."))
@@ -196,7 +196,11 @@ def _run(words: list[str]) -> int:
     with contextlib.redirect_stdout(sys.stderr) if options.json == "-" else contextlib.nullcontext():
         shown = Terminal(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (closed by whoever calls)
         start = time.perf_counter()
-        result: Result = command.run(options, shown_on(Terminal(sys.stderr)))
+        try:
+            result: Result = command.run(options, shown_on(Terminal(sys.stderr)))
+        except HeadjaxError as error:
+            respell(error, options)
+            raise
         for table in result.tables():
             print_table(table, shown)
         if message := result.message():

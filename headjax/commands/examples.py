@@ -80,7 +80,7 @@ class ReadingOptions(BatchOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableOptions(CommandOptions):
-    """Options of commands that read tables whose columns have other names; `shrink` has options enough."""
+    """Options of commands that read tables whose columns have other names."""
 
     title: ClassVar[str] = "examples"
     columns: tuple[str, ...] = option(

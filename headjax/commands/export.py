@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from headjax.commands.examples import MODEL
 from headjax.commands.options import CommandOptions, argument, option
@@ -15,6 +15,12 @@ from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report.tables import Table
 
+Layout = Literal["auto", "native", "remote", "padded", "onnx", "maxtext"]
+"""Layouts by name, for which nothing has to be imported."""
+
+Quantized = Literal["int8", "int8:avx2", "int8:arm64"]
+"""Kinds of integers by name."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
@@ -22,17 +28,12 @@ class Options(CommandOptions):
 
     model: str = argument("MODEL", MODEL, reads="model")
     out: str = argument("HF_DIR", "folder of the Hugging Face files", writes="new")
-    layout: str = option(
-        "auto",
-        "auto, native (the model's own shapes), remote (the same, with their code), padded (zeros for removed heads), "
-        "onnx, maxtext",
-        "LAYOUT",
+    layout: Layout = option(
+        "auto", "native: the model's own shapes; remote: the same, with their code; padded: zeros for removed heads"
     )
     family: str | None = option(None, "model_type (default: the one that the model came from, or that fits)", "TYPE")
     length: Size | None = option(None, "tokens of an example, for onnx (default: any number)")
-    quantize: str | None = option(
-        None, "also write the onnx graph in int8 (AVX-512 with VNNI), int8:avx2 or int8:arm64", "KIND"
-    )
+    quantize: Quantized | None = option(None, "also write the onnx graph in integers; int8 is for AVX-512 with VNNI")
     check: bool = option(False, "read the files again and compare outputs")
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import os
+import re
 import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import ColumnsError, HeadjaxError
 from headjax.core.fields import check_value
 
 Read = Literal["", "model", "task", "config", "file", "path"]
@@ -83,15 +85,45 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
         group = parser if declared(field).positional else groups[owner.__dict__.get("title", "")]
         _add(group, field, hints[field.name], required=field.default is dataclasses.MISSING and not alone)
     # Words without names may stand anywhere between the options, also those that can be left out.
-    typed = vars(parser.parse_intermixed_args(list(words)))
-    missing = [name_of(field) for field in fields if field.default is dataclasses.MISSING and field.name not in typed]
-    if missing and not alone:
-        parser.error(f"the following arguments are required: {', '.join(missing)}")
+    try:
+        typed = vars(parser.parse_intermixed_args(list(words)))
+        names = [name_of(field) for field in fields if field.default is dataclasses.MISSING and field.name not in typed]
+        if names and not alone:
+            parser.error(f"the following arguments are required: {', '.join(names)}")
+    except HeadjaxError as error:
+        raise HeadjaxError(f"{error}{_meant(fields, words)}") from None
     values: dict[str, Any] = {field.name: "" for field in fields if field.default is dataclasses.MISSING}
     values |= {
         field.name: _read(field, hints[field.name], typed[field.name]) for field in fields if field.name in typed
     }
     return cls(**values, **given)
+
+
+def _meant(fields: Sequence[dataclasses.Field[Any]], words: Sequence[str]) -> str:
+    """Return the option that a stray word seems to mean: `remove=40%` without dashes, or a file of data without one."""
+    named = {name_of(field).removeprefix("--"): field for field in fields if not declared(field).positional}
+    of_data = [name for name, field in named.items() if declared(field).reads == "task" and f"--{name}" not in words]
+    for before, word in zip(("", *words), words, strict=False):
+        name, mark, value = re.fullmatch(r"([^=:]*)([=:]?)(.*)", word, re.DOTALL).groups()  # type: ignore[union-attr]
+        name = name.removeprefix("-").replace("_", "-")
+        if mark and not word.startswith("--") and name in named:
+            return f"; options begin with dashes: --{name} {value}".rstrip()
+        of_option = before.startswith("--") and "=" not in before
+        if of_data and not of_option and not word.startswith("-") and (os.path.isfile(word) or "://" in word):
+            return f"; data is named by an option: --{of_data[0]} {word}"
+    return ""
+
+
+def respell(error: HeadjaxError, options: CommandOptions) -> None:
+    """Name the option in an error about an argument of the library that came from it: `length` is `--length`."""
+    if isinstance(error, ColumnsError):
+        said = f"say --columns {error.names}" if hasattr(options, "columns") else "set config.data.columns"
+        known = hasattr(options, "columns") or hasattr(options, "overrides")
+        error.args = (str(error).replace(error.remedy, f", or {said}" if known else ""),)
+    name, colon, rest = str(error).partition(": ")
+    of_option = {field.name: name_of(field) for field in dataclasses.fields(options) if "option" in field.metadata}
+    if colon and of_option.get(name, "").startswith("--"):
+        error.args = (f"{of_option[name]}: {rest}", *error.args[1:])
 
 
 def declared(field: dataclasses.Field[Any]) -> Declared:

@@ -12,10 +12,12 @@ from typing import get_args
 import pytest
 
 from headjax.cli import COMMANDS, GROUPS, main
-from headjax.commands import convert
+from headjax.commands import convert, export
 from headjax.commands.prune import OrderName
 from headjax.conversion.model import TARGETS
 from headjax.heads.orders import ORDERS
+from headjax.hub.layouts import LAYOUTS
+from headjax.hub.onnx import QUANTIZED
 
 REFUSALS = [
     line.split("\t") for line in (Path(__file__).parent / "refusals.tsv").read_text(encoding="utf-8").splitlines()
@@ -48,6 +50,41 @@ def test_bad_requests_are_one_line_and_change_nothing(name, line, folder, capsys
     assert contents(folder) == before
 
 
+HINTS = {
+    "score model text.txt": "; data is named by an option: --task text.txt",
+    "predict model text.txt": "; data is named by an option: --task text.txt",
+    "finetune model bad text.txt": "; data is named by an option: --train text.txt",
+    "evaluate model hf://datasets/a/b": "; data is named by an option: --task hf://datasets/a/b",
+    "score model --calibration text.txt": "--task",  # where the file belongs to an option, nothing is told of it
+    "prune model bad remove=40%": "; options begin with dashes: --remove 40%",
+    "prune model bad remove: 40%": "; options begin with dashes: --remove",
+    "prune model bad -remove=40%": "; options begin with dashes: --remove 40%",
+    "score model task=text.txt": "; options begin with dashes: --task text.txt",
+    "score model --task text.txt batch_size=8": "; options begin with dashes: --batch-size 8",
+}
+
+
+@pytest.mark.parametrize("line", HINTS)
+def test_a_stray_word_is_told_with_the_option_that_it_means(line, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err.rstrip("\n").endswith(HINTS[line])
+
+
+@pytest.mark.parametrize("line", ["score classifier", "shrink classifier bad --budget parameters=60%", "predict model"])
+def test_a_table_without_a_header_is_told_with_the_numbers_of_its_columns(line, folder, capsys, monkeypatch):
+    """The option that is told makes the command read the table."""
+    monkeypatch.chdir(folder)
+    assert main([*line.split(), "--task", "bare.tsv"]) == 2
+    assert capsys.readouterr().err.endswith("; rename them, or say --columns 0,1\n")
+
+
+def test_columns_by_number_read_a_table_without_a_header(folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert main(["evaluate", "classifier", "--task", "bare.tsv", "--columns", "0,1", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["examples"] == 3
+
+
 def test_results_are_replaced_and_other_files_are_not(folder, tmp_path):
     for name, *more in (["result.json"], ["result.json"], ["data.tsv"], ["data.tsv", "--overwrite"]):
         taken = (tmp_path / name).exists() and name == "data.tsv" and not more
@@ -76,7 +113,7 @@ def test_help_lists_every_command_in_a_group_and_has_an_example_of_each(capsys):
         shown = capsys.readouterr().out
         assert f"example:\n  {command.example}" in shown
         options = set(re.findall(r"^  (--[a-z-]+)", shown, re.M)) - {"--json", "--overwrite", "--import"}
-        assert len(options) <= 15, options
+        assert len(options) <= 16, options
         assert command.example.startswith(f"headjax {name} ")
         assert set(re.findall(r" (--[a-z-]+)", command.example)) <= options | {"--json"}
 
@@ -140,3 +177,5 @@ def test_every_command_has_a_contract():
 def test_names_that_are_known_before_the_imports_are_all_there_are():
     assert set(get_args(OrderName)) == set(ORDERS)
     assert set(convert.TARGETS) == set(TARGETS)
+    assert {*get_args(export.Layout)} == {"auto", *LAYOUTS, "onnx", "maxtext"}
+    assert {*get_args(export.Quantized)} == {*QUANTIZED}
