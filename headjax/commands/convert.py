@@ -12,10 +12,10 @@ from headjax.commands.examples import (
     DirectoryKind,
     ExamplesOptions,
     TableOptions,
-    WritingOptions,
     open_model_and_examples_if_any,
 )
 from headjax.commands.expected import REFITTING, Cost, PlannedOptions, tell_time
+from headjax.commands.graphs import QuantizingOptions
 from headjax.commands.made import Changed, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import found, table_of
@@ -42,7 +42,7 @@ def _target(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions, TableOptions, PlannedOptions, WritingOptions):
+class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
     """Options of `headjax convert`."""
 
     out: str = argument("OUT", "folder of the converted model", writes="new")

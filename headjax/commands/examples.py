@@ -144,12 +144,13 @@ class WritingOptions(CommandOptions):
     model: str
     out: str
     format: DirectoryKind | None = option(None, DIRECTORY, name="--to")
+    quantize: str | None = None
 
     def write(self, model: Model, progress: Progress) -> str:
         """Write the model to OUT; return what is to be said about it."""
         from headjax.hub.either import write_model
 
-        return write_model(model, self.out, self.kind(), progress=progress)
+        return write_model(model, self.out, self.kind(), quantize=self.quantize, progress=progress)
 
     def kind(self) -> DirectoryKind:
         """Return the kind of directory that OUT becomes."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from headjax.commands.examples import MODEL
+from headjax.commands.graphs import QUANTIZE, Quantized
 from headjax.commands.options import CommandOptions, argument, option
 from headjax.commands.results import Result, found
 from headjax.core import numbers
@@ -17,9 +18,6 @@ from headjax.report.tables import Table
 
 Layout = Literal["auto", "native", "remote", "padded", "onnx", "maxtext"]
 """Layouts by name, for which nothing has to be imported."""
-
-Quantized = Literal["int8", "int8:avx2", "int8:arm64"]
-"""Kinds of integers by name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +31,7 @@ class Options(CommandOptions):
     )
     family: str | None = option(None, "model_type (default: the one that the model came from, or that fits)", "TYPE")
     length: Size | None = option(None, "tokens of an example, for onnx (default: any number)")
-    quantize: Quantized | None = option(None, "also write the onnx graph in integers; int8 is for AVX-512 with VNNI")
+    quantize: Quantized | None = option(None, QUANTIZE, "KIND")
     check: bool = option(False, "read the files again and compare outputs")
 
 
@@ -74,8 +72,6 @@ def run(options: Options, progress: Progress) -> Found:
         raise HeadjaxError("--length: needs --layout onnx")
     if options.check and options.layout == "maxtext":
         raise HeadjaxError("--check: what MaxText reads is not read here; use --layout native")
-    if options.quantize and options.layout != "onnx":
-        raise HeadjaxError("--quantize: needs --layout onnx")
     model = read_model(options.model)
     chosen: dict[str, Any] = {"family": options.family, "length": options.length, "quantize": options.quantize}
     exported = to_huggingface(model, options.out, options.layout, **chosen, progress=progress)

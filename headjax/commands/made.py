@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.examples import LENGTHS, WritingOptions, printed_metrics
+from headjax.commands.graphs import check_quantize, graphs_of, written_graph
 from headjax.commands.results import ABSENT, OnExamples, Result, found
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
@@ -17,7 +18,7 @@ from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.evaluation.task import Evaluation, Task
-    from headjax.models.config import ModelConfig
+    from headjax.models.config import Batch, ModelConfig, Output
     from headjax.models.model import Model
 
 BATCHES = (1, 32)
@@ -47,6 +48,14 @@ class Made(Result):
         "of a forward pass of 1 and 32 examples, medians; null where they would take too long", default=ABSENT
     )
     milliseconds_before: Mapping[str, float | None] = found(default=ABSENT)
+    milliseconds_onnxruntime: Mapping[str, float | None] = found(
+        "the same in onnxruntime, of an encoder where it is installed", default=ABSENT
+    )
+    milliseconds_onnxruntime_before: Mapping[str, float | None] = found(default=ABSENT)
+    quantized: Mapping[str, Any] = found(
+        "with `--quantize`: `file`, its `bytes`, `milliseconds` in onnxruntime and, with a task, `metrics`",
+        default=ABSENT,
+    )
     processor: str = found("that was timed", default=ABSENT)
     metrics: Mapping[str, float] = found("with a task", default=ABSENT)
     metrics_before: Mapping[str, float] = found(default=ABSENT)
@@ -80,6 +89,7 @@ def planned_exports(options: WritingOptions, model: Model, config: ModelConfig) 
     """Tell before the work which layouts express an architecture made of a model; refuse a directory that none does."""
     from headjax.hub.exporting import layouts_after
 
+    check_quantize(options, model)
     refused = layouts_after(model, config)
     layouts = [name for name, why in refused.items() if not why]
     reasons = "; ".join(f"not {name}: {why}" for name, why in refused.items() if why)
@@ -116,22 +126,33 @@ def made(
         "cache_bytes_per_token": [summarize(model.config, 1).cache_bytes_per_token for model in models],
     }
     times = milliseconds(models, progress)
+    graphs = graphs_of((before, after if task is None else task.fit(after)), options)
+    graph_times = milliseconds((*models, after)[: len(graphs)], progress, [graph.run for graph in graphs])
+    quantized = written_graph(options.out, options.quantize)
+    if quantized and graphs:
+        judged = evaluate_each((after,), task, options, progress, forward=graphs[2])
+        quantized |= {"milliseconds": graph_times[2], "metrics": judged[0].metrics if judged else {}}
     metrics = [evaluation.metrics for evaluation in evaluations]
     metrics = [*({} for _ in models[len(metrics) :]), *metrics]
     significance = _significance(evaluations, task)
     if not any(own["cache_bytes_per_token"]):
         del own["cache_bytes_per_token"]
     fields: dict[str, Any] = own | {"milliseconds": times, "metrics": metrics}
+    if graphs:
+        fields["milliseconds_onnxruntime"] = graph_times[:2]
     timed = f"Times are medians of forward passes in turns, of texts of at most {TOKENS} tokens, on {processor()}."
     equal = before.config.stacks() == after.config.stacks()  # so that their times differ by noise alone
-    table = Table(
-        (Column(""), Column("Before"), Column("After"), Column("Change")),
-        [*_sizes(models, own), *_times(times, equal), *_metrics(metrics, significance, task)],
-        notes=(timed, *(evaluations[-1].notes if evaluations else ())),
-    )
+    rows = [*_sizes(models, own), *_times(times, equal), *_times(graph_times, equal, " in onnxruntime")]
+    rows += _metrics(metrics, significance, task)
+    columns = [Column(""), Column("Before"), Column("After"), Column("Change")]
+    if quantized:
+        cells = _in_int8(quantized, task)
+        columns, rows = [*columns, Column(options.quantize or "")], [[*row, cells.get(row[0], "")] for row in rows]
+    table = Table(tuple(columns), rows, notes=(timed, *(evaluations[-1].notes if evaluations else ())))
     return {
         **{name: after for name, (_, after) in fields.items()},
         **{f"{name}_before": before for name, (before, _) in fields.items()},
+        **({"quantized": quantized} if quantized else {}),
         "processor": processor(),
         "significance": significance,
         "model": str(options.out),
@@ -142,9 +163,16 @@ def made(
 
 
 def evaluate_each(
-    models: Sequence[Model], task: Task | None, options: WritingOptions, progress: Progress
+    models: Sequence[Model],
+    task: Task | None,
+    options: WritingOptions,
+    progress: Progress,
+    forward: Callable[[Batch], Output] | None = None,
 ) -> list[Evaluation]:
-    """Return each model on the task, on as much of it as the options say; nothing without a task."""
+    """Return each model on the task, on as much of it as the options say; nothing without a task.
+
+    `forward` computes the outputs in the place of the only model.
+    """
     from headjax.evaluation.task import measure_task
 
     if task is None:
@@ -158,22 +186,27 @@ def evaluate_each(
     def evaluated(number: int, model: Model) -> Evaluation:
         title = f"evaluating model {number} of {len(models)}" if len(models) > 1 else "evaluating"
         with progress(title, batches, "batch") as bar:
-            return measure_task(model, task, progress=bar, **chosen)
+            return measure_task(model, task, forward=forward, progress=bar, **chosen)
 
     return [evaluated(number, model) for number, model in enumerate(models, start=1)]
 
 
-def milliseconds(models: Sequence[Model], progress: Progress) -> tuple[dict[str, float | None], ...]:
-    """Return the median time of each model's forward pass by batch size; the models take turns."""
+def milliseconds(
+    models: Sequence[Model], progress: Progress, forwards: Sequence[Callable[[Batch], Any]] = ()
+) -> tuple[dict[str, float | None], ...]:
+    """Return the median time of each model's forward pass by batch size; the models take turns.
+
+    `forwards` compute in the models' places.
+    """
     from headjax.core.timing import seconds_in_turns
 
-    times: tuple[dict[str, float | None], ...] = ({}, {})
-    turn = 0.0  # seconds of one example in both models
-    with progress("timing before and after", len(BATCHES), "batch size") as bar:
-        for done, size in enumerate(BATCHES, start=1):
-            medians: list[float | None] = [None, None]
+    times: tuple[dict[str, float | None], ...] = tuple({} for _ in models)
+    turn = 0.0  # seconds of one example in all models
+    with progress("timing", len(BATCHES) if models else 0, "batch size") as bar:
+        for done, size in enumerate(BATCHES if models else (), start=1):
+            medians: list[float | None] = [None for _ in models]
             if TURNS[0] * size * turn <= PATIENCE:
-                calls = {name: _forward(model, size) for name, model in zip(("before", "after"), models, strict=True)}
+                calls = {str(at): _call(model, size, *forwards[at : at + 1]) for at, model in enumerate(models)}
                 first = seconds_in_turns(calls, repeats=1, settle=0)
                 turn = sum(map(sum, first.values())) / size
                 if TURNS[0] * size * turn <= PATIENCE:
@@ -186,7 +219,7 @@ def milliseconds(models: Sequence[Model], progress: Progress) -> tuple[dict[str,
     return times
 
 
-def _forward(model: Model, size: int) -> Callable[[], Any]:
+def _call(model: Model, size: int, forward: Callable[[Batch], Any] | None = None) -> Callable[[], Any]:
     """Return the forward pass of a batch of equal random examples."""
     import numpy as np
 
@@ -194,7 +227,7 @@ def _forward(model: Model, size: int) -> Callable[[], Any]:
 
     example = example_batch(model, min(TOKENS, longest(model) or TOKENS))
     batch = model.device_batch({name: np.repeat(array[:1], size, axis=0) for name, array in example.items()})
-    return functools.partial(model, batch)
+    return functools.partial(forward or model, batch)
 
 
 def _significance(evaluations: Sequence[Evaluation], task: Task | None) -> dict[str, Any] | None:
@@ -226,16 +259,24 @@ def _sizes(models: Sequence[Model], own: Mapping[str, Sequence[int]]) -> list[Se
     return [(name, *map(form, values), _share(*values)) for name, (values, form) in rows.items()]
 
 
-def _times(times: Sequence[Mapping[str, float | None]], equal: bool) -> list[Sequence[str]]:
-    """Return the rows of milliseconds; the change of equal layers is not shown."""
+def _times(times: Sequence[Mapping[str, float | None]], equal: bool, where: str = "") -> list[Sequence[str]]:
+    """Return the rows of milliseconds, if any; the change of equal layers is not shown."""
     rows: list[Sequence[str]] = []
-    for size, before in times[0].items():
-        name, after = f"ms, batch of {size}", times[1][size]
+    for size, before in times[0].items() if times else ():
+        name, after = f"ms{where}, batch of {size}", times[1][size]
         if before is None or after is None:
             rows.append((name, "not timed", "not timed", f"over {PATIENCE:.0f} s"))
         else:
             rows.append((name, *map(numbers.significant, (before, after)), "" if equal else _share(before, after)))
     return rows
+
+
+def _in_int8(quantized: Mapping[str, Any], task: Task | None) -> dict[str, str]:
+    """Return the cells of a quantised graph by row."""
+    times = {f"ms in onnxruntime, batch of {size}": time for size, time in quantized.get("milliseconds", {}).items()}
+    metrics = {} if task is None else printed_metrics(quantized.get("metrics", {}), task)
+    cells = {name: numbers.significant(value) for name, value in (times | metrics).items() if value is not None}
+    return {"file of weights": numbers.size(quantized["bytes"]), **cells}
 
 
 def _metrics(

@@ -13,10 +13,10 @@ from headjax.commands.examples import (
     Examples,
     ExamplesOptions,
     TableOptions,
-    WritingOptions,
     open_model_and_examples_if_any,
 )
 from headjax.commands.expected import REFITTING, PlannedOptions, cost_of_order, tell_time
+from headjax.commands.graphs import QuantizingOptions
 from headjax.commands.made import Changed, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.results import ABSENT, found, table_of
@@ -37,7 +37,7 @@ OrderName = Literal[
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions, TableOptions, PlannedOptions, WritingOptions):
+class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
     """Options of `headjax prune`."""
 
     out: str = argument("OUT", "folder of the pruned model", writes="new")

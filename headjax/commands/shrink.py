@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import Examples, ExamplesOptions, TableOptions, WritingOptions, open_model_and_examples
+from headjax.commands.examples import Examples, ExamplesOptions, TableOptions, open_model_and_examples
 from headjax.commands.expected import BUILDING, PRICING, PlannedOptions, tell_time
+from headjax.commands.graphs import QuantizingOptions
 from headjax.commands.made import evaluate_each, made, planned_exports
 from headjax.commands.options import argument, option
 from headjax.commands.shrunk import Found
@@ -47,7 +48,7 @@ def size_of(text: str) -> Amount:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions, TableOptions, PlannedOptions, WritingOptions):
+class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
     """Options of `headjax shrink`."""
 
     out: str = argument("OUT", "folder of the smaller model", writes="new")

@@ -36,7 +36,7 @@ from headjax.evaluation.measures import (
 from headjax.evaluation.sets import Ranking, SeveralLabels
 from headjax.evaluation.spans import Spans
 from headjax.mesh.mesh import on_automatic_axes, replicated
-from headjax.models.config import Batch, Loss
+from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.nn.state import Compute, ForwardOptions
@@ -215,6 +215,7 @@ def measure_task(
     buckets: Sequence[int] = (),
     compute: Compute = Compute(),
     more: tuple[tuple[str, Outcome], ...] = (),
+    forward: Callable[[Batch], Output] | None = None,
     progress: Update | None = None,
 ) -> Evaluation:
     """Return the metrics and outcomes of a model on a task; batches of equal shapes share one compilation.
@@ -233,6 +234,7 @@ def measure_task(
         buckets: see `Task.batches`.
         compute: precision and attention implementation.
         more: further outcomes to keep, by name.
+        forward: computes the model's outputs in its place, as onnxruntime does.
         progress: called after every batch with the number of batches done.
 
     Raises:
@@ -243,7 +245,8 @@ def measure_task(
     model = task.fit(model)
     config = model.config
     arrays = (device_batch(config, batch) for batch in task.batches(batch_size, limit=limit, buckets=buckets))
-    measured = (measure_batch(model, task.measure, compute, batch, more=more) for batch in arrays)
+    outputs = ((batch, None if forward is None else forward(batch)) for batch in arrays)
+    measured = (measure_batch(model, task.measure, compute, *each, more=more) for each in outputs)
     found = list(finished(measured, progress))
     require_finite_losses([loss for loss, _ in found], arrays_of(model))
     return reduce_batches(task.measure, found, task.name)
@@ -255,14 +258,18 @@ def measure_batch(
     measure: Measure | None,
     compute: Compute,
     batch: Batch,
+    output: Output | None = None,
     *,
     more: tuple[tuple[str, Outcome], ...] = (),
     mesh: Mesh | None = None,
 ) -> tuple[Loss, dict[str, jax.Array]]:
-    """Return one batch's losses and a measure's outcomes, jitted once for equal parts of models and shapes."""
+    """Return one batch's losses and a measure's outcomes, jitted once for equal parts of models and shapes.
+
+    The output is computed unless it is given.
+    """
     # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
     with contextlib.nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        output = model.forward(batch, ForwardOptions(compute=compute))
+        output = model.forward(batch, ForwardOptions(compute=compute)) if output is None else output
         loss = model.losses(output, batch, smoothed=False)
         outcomes = {**(measure.outcomes() if measure is not None else {}), **dict(more)}
         found = loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}

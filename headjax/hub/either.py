@@ -40,11 +40,13 @@ def read_config(path: str | Path) -> ModelConfig:
     return config_of(path) if kind_of_directory(path) == "huggingface" else ModelFolder(path).config
 
 
-def write_model(model: Model, path: str | Path, kind: Kind, *, progress: Progress = silent) -> str:
+def write_model(
+    model: Model, path: str | Path, kind: Kind, *, quantize: str | None = None, progress: Progress = silent
+) -> str:
     """Write a directory, headjax's where no layout expresses the model; return what is to be said about it."""
     if kind == "huggingface":
         try:
-            found = to_huggingface(model, path, progress=progress)
+            found = to_huggingface(model, path, quantize=quantize, progress=progress)
         except InexpressibleError as error:
             model.save(path)
             return f"written as headjax's directory: {error}"

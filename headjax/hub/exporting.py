@@ -27,7 +27,7 @@ from headjax.hub.families.remote import MODELING
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
 from headjax.hub.layouts import LAYOUTS, Written, choose, first_family
-from headjax.hub.onnx import QUANTIZED, quantize_onnx, write_onnx
+from headjax.hub.onnx import QUANTIZED, write_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.sentences import SCORE_FIELDS, pipeline_files, score_fields, without_pipeline
@@ -72,8 +72,8 @@ def to_huggingface(
         family: the family or its `model_type`, for `native` and `padded`; None is the family that the model came
             from, or the first that fits.
         length: tokens of an example, for `onnx`; None is any number.
-        quantize: also writes the graph of `onnx` in `int8`, for AVX-512 with VNNI; `int8:avx2` and `int8:arm64` are for
-            processors of these instructions.
+        quantize: also writes `onnx/model.onnx`, and a graph in `int8` for AVX-512 with VNNI; `int8:avx2` and
+            `int8:arm64` are for processors of these instructions.
         progress: shows what is written.
 
     Raises:
@@ -88,14 +88,14 @@ def to_huggingface(
         return _export_maxtext(model, directory)
     plain = without_pipeline(model)
     chosen, name, written = choose(plain, _families(plain, family), layout, own=family is None)
-    entries = _export(model, directory, chosen, written, progress)
+    entries = _export(model, directory, chosen, written, quantize, progress)
     return Exported(
         chosen.model_type,
         name,
         len(entries),
         sum(entry.size * entry.dtype.itemsize for entry in entries.values()),
         bytes_before=last_import(model).get("bytes"),
-        notes=(*_notes(model, chosen), *tokenizer_notes(model, path_of(directory))),
+        notes=(*_notes(model, chosen), *tokenizer_notes(model, path_of(directory)), *_quantized(directory, quantize)),
     )
 
 
@@ -107,14 +107,14 @@ def _check_layout(layout: str, family: str | Family | None, quantize: str | None
     if family is not None and layout in ("remote", "onnx", "maxtext"):
         raise HeadjaxError(f"family: the layout {layout} has none")
     if quantize is not None:
-        if layout != "onnx":
-            raise HeadjaxError("quantize: is for the layout onnx")
+        if layout == "maxtext":
+            raise HeadjaxError("quantize: is for onnxruntime, not for the layout maxtext")
         if quantize not in QUANTIZED:
             raise HeadjaxError(f"quantize: {unknown_name('kind', quantize, QUANTIZED)}")
 
 
 def _export(
-    model: Model, directory: str | Path, chosen: Family, written: Written, progress: Progress
+    model: Model, directory: str | Path, chosen: Family, written: Written, quantize: str | None, progress: Progress
 ) -> Mapping[str, jax.ShapeDtypeStruct]:
     """Write the directory of a model as a family has written it; return type and shape of the file's tensors."""
     fields, bound = _described(model, chosen, written)
@@ -124,6 +124,8 @@ def _export(
     def write(folder: Path) -> None:
         write_safetensors(folder / SINGLE, entries, _tensors(bound, params, progress))
         _write_config(folder, fields, chosen)
+        if quantize is not None:
+            write_onnx(without_pipeline(model), folder, quantize=quantize)
         write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
@@ -137,18 +139,20 @@ def _export_onnx(model: Model, directory: str | Path, length: int | None, quanti
 
     def write(folder: Path) -> None:
         _write_nearest_config(model, folder)
-        differences.append(write_onnx(plain, folder, length))
-        if quantize is not None:
-            quantize_onnx(folder, quantize)
+        differences.append(write_onnx(plain, folder, length, quantize))
         write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout("onnx", EXPORTED))
     size = sum(size_of(file) for file in path_of(directory).glob(f"{ONNX}*"))
-    exported = Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, differences[-1])
-    if quantize is None:
-        return exported
-    name = QUANTIZED[quantize]
-    return exported._replace(notes=(f"{name}: {size_of(path_of(directory) / name) / 1e6:.0f} MB",))
+    tensors = len(jax.tree.leaves(model.params))
+    notes = _quantized(directory, quantize)
+    return Exported(kind_of(model.config), "onnx", tensors, size, differences[-1], notes=notes)
+
+
+def _quantized(directory: str | Path, kind: str | None) -> tuple[str, ...]:
+    """Return the name and the size of a quantised graph."""
+    file = None if kind is None else path_of(directory) / QUANTIZED[kind]
+    return () if file is None else (f"onnx/{file.name}: {size_of(file) / 1e6:.0f} MB",)
 
 
 def _write_nearest_config(model: Model, folder: Path) -> None:

@@ -159,7 +159,7 @@ def _fused(graph: Graph, heads: int, query: str, key: str, value: str, tokens: T
     elif tokens.present is not None:
         present = graph.op("Cast", tokens.present, to=INT32)
     inputs = (query, key, value, "", present, bias)
-    options = {"num_heads": heads, "scale": float(scale), "mask_filter_value": MASKED}
+    options: dict[str, Any] = {"num_heads": heads, "scale": float(scale), "mask_filter_value": MASKED}
     return graph.op("MultiHeadAttention", *inputs, domain=MICROSOFT, **options)
 
 

@@ -24,10 +24,10 @@ from headjax.nn.embeddings import Positions, RelativePositionBias
 from headjax.nn.norms import BEFORE, Residual
 from headjax.nn.projections import FeedForward, Pooler
 
-TOKEN, LAST = "token", 2**31 - 1
+LAST = 2**31 - 1
 
 
-def onnx_graph(model: Model, *, segmented: bool) -> Graph:
+def onnx_graph(model: Model, *, segmented: bool, bits: int = 0) -> Graph:
     """Return the graph of `last_hidden_state` and, where a model has any, `logits`.
 
     Its inputs are `pixel_values`, or `input_ids` and `attention_mask`, with `token_type_ids` if `segmented`.
@@ -35,7 +35,7 @@ def onnx_graph(model: Model, *, segmented: bool) -> Graph:
     Raises:
         InexpressibleError: the graph has no form for a part of the model; the message names the part.
     """
-    graph, config, parts = Graph(), model.config, cast(Any, model)
+    graph, config, parts = Graph(bits), model.config, cast(Any, model)
     if isinstance(config, VisionConfig):
         hidden = _stack(graph, parts.encoder, _patches(graph, model), Tokens())
     elif isinstance(config, EncoderConfig | DecoderConfig):
@@ -47,6 +47,7 @@ def onnx_graph(model: Model, *, segmented: bool) -> Graph:
     for name, tensor in {"last_hidden_state": hidden, "logits": logits}.items():
         if tensor is not None:
             graph.nodes.append(Node("Identity", (tensor,), (name,), "", {}))
+            graph.outputs.append(name)
     return graph
 
 
@@ -56,8 +57,8 @@ def _embedded(graph: Graph, model: Any, segmented: bool) -> tuple[str, Tokens]:
     module: Any = model.embeddings
     causal = isinstance(config, DecoderConfig)
     positions = _positions(graph, module.positions, counts_mask=causal)
-    graph.initializers[TOKEN] = np.asarray(module.token[...], np.float32)
-    x = graph.op("Gather", TOKEN, "input_ids")
+    graph.token = graph.coded(np.asarray(module.token[...], np.float32), "token", axis=1)
+    x = graph.rows(*graph.token, "input_ids")
     if module.scaled:
         x = graph.times(x, math.sqrt(module.token.shape[-1]))
     if module.position is not None:
@@ -225,7 +226,8 @@ def _over_vocabulary(graph: Graph, model: Any, x: str, kernel: Any, bias: Any) -
     """Return logits of all tokens, by the token embeddings where there is no kernel."""
     if kernel is not None:
         return graph.linear(x, kernel[...], bias, "vocabulary")
-    logits = graph.op("MatMul", x, graph.op("Transpose", TOKEN, perm=[1, 0]))
+    matrix, scale = (each and graph.op("Transpose", each, perm=[1, 0]) for each in graph.token)
+    logits = graph.product(x, matrix or "", scale)
     return logits if bias is None else graph.op("Add", logits, graph.constant(bias[...]))
 
 

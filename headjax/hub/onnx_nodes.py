@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,18 +26,26 @@ class Node(NamedTuple):
 
 
 class Graph:
-    """Nodes and initializers; every tensor goes by its name."""
+    """Nodes and initializers; every tensor goes by its name.
 
-    def __init__(self) -> None:
+    In a graph with `bits`, products with weights are of int8, and so are the token embeddings: weights of so many bits
+    by output channel, inputs by the range of each call.
+    """
+
+    def __init__(self, bits: int = 0) -> None:
+        self.bits = bits
         self.nodes: list[Node] = []
+        self.outputs: list[str] = []
         self.initializers: dict[str, np.ndarray] = {}
         self._small: dict[Any, str] = {}
+        self.token: tuple[str, str | None] = "", None  # the embeddings, coded by row
+        self._codes: dict[str, str] = {}
         self._numbers = itertools.count()
 
-    def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Add a node; return the name of its output."""
+    def op(self, kind: str, *inputs: str, domain: str = "", more: Sequence[str] = (), **attributes: Any) -> str:
+        """Add a node; return the name of its output. `more` outputs have that name and an ending."""
         output = f"{kind}_{next(self._numbers)}"
-        self.nodes.append(Node(kind, inputs, (output,), domain, attributes))
+        self.nodes.append(Node(kind, inputs, (output, *(f"{output}{end}" for end in more)), domain, attributes))
         return output
 
     def constant(self, value: Any, dtype: Any = np.float32, name: str = "constant") -> str:
@@ -52,8 +61,35 @@ class Graph:
     def linear(self, x: str, kernel: Any, bias: Any = None, name: str = "weight") -> str:
         """X W + b of a kernel `[inputs, ...]`, whose other axes become one."""
         matrix = np.asarray(kernel, np.float32).reshape(kernel.shape[0], -1)
-        product = self.op("MatMul", x, self.constant(matrix, name=name))
+        product = self.product(x, *self.coded(matrix, name, axis=0))
         return product if bias is None else self.op("Add", product, self.constant(np.ravel(bias), name=f"{name}_bias"))
+
+    def coded(self, matrix: np.ndarray, name: str, axis: int) -> tuple[str, str | None]:
+        """Add a matrix as it is, or in int8 with the scales by which its codes are multiplied, one along an axis."""
+        if not self.bits:
+            return self.constant(matrix, name=name), None
+        most = 2 ** (self.bits - 1) - 1
+        scale = np.maximum(np.abs(matrix).max(axis, keepdims=True), 1e-12) / most
+        return self.constant(np.rint(matrix / scale), np.int8, name), self.constant(scale, name=f"{name}_scale")
+
+    def rows(self, matrix: str, scale: str | None, index: str) -> str:
+        """Rows of a coded matrix."""
+        found = self.op("Gather", matrix, index)
+        return (
+            found
+            if scale is None
+            else self.op("Mul", self.op("Cast", found, to=FLOAT), self.op("Gather", scale, index))
+        )
+
+    def product(self, x: str, matrix: str, scale: str | None) -> str:
+        """X W of a coded matrix."""
+        if scale is None:
+            return self.op("MatMul", x, matrix)
+        if x not in self._codes:
+            self._codes[x] = self.op("DynamicQuantizeLinear", x, more=(".scale", ".zero"))
+        codes = self._codes[x]
+        product = self.op("Cast", self.op("MatMulInteger", codes, matrix, f"{codes}.zero"), to=FLOAT)
+        return self.op("Mul", product, self.op("Mul", f"{codes}.scale", scale))
 
     def reshape(self, x: str, *shape: int) -> str:
         """Reshape; 0 keeps an axis."""
