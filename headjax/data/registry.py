@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from headjax.core.class_names import class_numbers
-from headjax.core.configuration import parse_arguments
 from headjax.core.errors import DataError, require
+from headjax.core.fields import parse_arguments
 from headjax.data import forms
 from headjax.data.rows import Row, Split
 from headjax.data.spec import OWN_HELD_OUT, FileLayout, Recipe, TaskSpec, TfdsSource

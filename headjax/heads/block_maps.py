@@ -146,15 +146,16 @@ class BlockReader:
             tell(len(batches) * done // layers)
             yield from ((BlockMap(step, slot), found[slot].gram.sum(axis=0)) for slot in slots)
 
-    def effects(self, changes: Mapping[Places, Change], batches: Sequence[Any]) -> Iterator[np.ndarray]:
-        """Yield the effect of each change of each layer's map, `[changes]`."""
+    def effects(
+        self, changes: Mapping[Places, Change], batches: Sequence[Any], tell: Callable[[float], None]
+    ) -> Iterator[np.ndarray]:
+        """Yield the effect of each change of each layer's map, `[changes]`; tell the share of the work that is done."""
         spots = {
             places: tuple((HEAD_STACKS[stack][0], number, HEAD_STACKS[stack][1]) for stack, number in places)
             for places in changes
         }
-        by_spots = prices(
-            self._model, batches, {spots[places]: change for places, change in changes.items()}, self._compute
-        )
+        by_spot = {spots[places]: change for places, change in changes.items()}
+        by_spots = prices(self._model, batches, by_spot, self._compute, tell)
         yield from (by_spots[each] for each in spots.values())
 
 

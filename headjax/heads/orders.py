@@ -172,7 +172,8 @@ def _require_score(by: str, available: Collection[str]) -> None:
 
 def units(config: OrderConfig, batches: int) -> tuple[int, str]:
     """Return the last count of `order_heads`'s progress on this many batches, and the unit."""
-    return (config.gate_steps, "step") if config.by in LEARNED else (max(batches, 1), "batch")
+    passes = 2 if config.by == "reconstruction" else 1  # moments, and effects on the output
+    return (config.gate_steps, "step") if config.by in LEARNED else (passes * max(batches, 1), "batch")
 
 
 LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
@@ -226,7 +227,7 @@ def reconstruction_order(
         whole_groups: Whether all query heads of a KV head go together.
         loss, strict: As for `score_heads`. None takes the walk where the model offers it, else the model's own loss.
         compute: Precision and kernels, without a loss of yours.
-        progress: Called after every batch, and after the layers have been compared.
+        progress: Called with the number of batches done, of twice as many: by moments, then by effects on the output.
 
     Raises:
         HeadjaxError: Second moments or an effect are not finite, or the model has no such head stack.
@@ -267,13 +268,13 @@ def _ordered(
         if each.heads and each.places[0][0] in chosen:
             with one_blas_thread():
                 layers.append(_Layer.of(each, evaluated, fitted, whole_groups))
-    curves = list[np.ndarray]()
-    effects = reader.effects({layer.places: layer.change for layer in layers}, parts[0])
-    for layer, effect in zip(layers, effects, strict=True):
-        curves.append(layer.curve(effect))
+
+    def tell_share(share: float) -> None:
         if progress is not None:
-            progress(len(batches), {"layers": float(len(curves))})
-    return _merged(layers, curves)
+            progress(len(batches) + round(share * len(batches)), {})
+
+    effects = reader.effects({layer.places: layer.change for layer in layers}, parts[0], tell_share)
+    return _merged(layers, [layer.curve(effect) for layer, effect in zip(layers, effects, strict=True)])
 
 
 class _Layer(NamedTuple):

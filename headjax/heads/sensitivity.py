@@ -12,7 +12,7 @@ The rise of a loss has besides a part of first order, whose g is the gradient of
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -105,24 +105,28 @@ def prices(
     batches: Sequence[Batch],
     changes: Mapping[tuple[Spot, ...], Change],
     compute: Compute = Compute(),
+    tell: Callable[[float], None] | None = None,
 ) -> dict[tuple[Spot, ...], np.ndarray]:
     """Return what each of some changes of output maps costs alone, `[changes]`, a mean over the predictions.
 
     The changed layer is computed as it is, since large changes bend the feed-forward behind an attention. A change is
     made at all of its spots together. Its arrays have an axis of alternatives in front. States of one batch and a copy
-    of one layer are held at a time.
+    of one layer are held at a time. `tell` is called with the share of the work that is done.
     """
     sensitivity = Sensitivity(model, compute)
     at = {spot: spots for spots in changes for spot in spots}
     placed = {spots: jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), changes[spots]) for spots in changes}
     products_of: dict[tuple[Spot, ...], list[Any]] = {spots: [] for spots in changes}
-    for batch in in_parts(model, batches):
+    parts, blocks = in_parts(model, batches), len(model.blocks())
+    for number, batch in enumerate(parts):
         sums: dict[tuple[Spot, ...], Any] = dict.fromkeys(changes, 0.0)
-        for block, state, behind, seen in sensitivity.back(batch):
+        for done, (block, state, behind, seen) in enumerate(sensitivity.back(batch), start=1):
             for slot in seen:
                 spots = at.get((block.stack, block.place.value, slot))
                 if spots is not None:
-                    sums[spots] += _behind(block, state, behind[0], slot, placed[spots], compute)
+                    sums[spots] += jax.block_until_ready(_behind(block, state, behind[0], slot, placed[spots], compute))
+            if tell is not None:
+                tell((number + done / blocks) / len(parts))
         for spots, product in fetch(sums).items():
             products_of[spots].append(product)
     return {spots: sensitivity.damages(by_batch, "reconstruction") for spots, by_batch in products_of.items()}

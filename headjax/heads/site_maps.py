@@ -113,15 +113,18 @@ class SiteReader:
             yield found, tokens
             tell(number + 1)
 
-    def effects(self, changes: Mapping[Places, Change], batches: Sequence[Any]) -> Iterator[np.ndarray]:
-        """Yield the effect of each change of each layer's map, `[changes]`."""
+    def effects(
+        self, changes: Mapping[Places, Change], batches: Sequence[Any], tell: Callable[[float], None]
+    ) -> Iterator[np.ndarray]:
+        """Yield the effect of each change of each layer's map, `[changes]`; tell the share of the work that is done."""
         whole, maps = self._loss(self.model, batches), {each.places: each for each in self._maps(*self.program.sites)}
-        for places, change in changes.items():
+        for number, (places, change) in enumerate(changes.items(), start=1):
             losses = []
             for weight, bias in zip(*change, strict=True):
                 copy = nnx.clone(self.model, graph=True)
                 add_to(copy, maps[places].site, maps[places].number, Change(weight, bias))
                 losses.append(self._loss(copy, batches))
+            tell(number / len(changes))
             yield np.array(losses) - whole
 
     def _loss(self, model: nnx.Module, batches: Sequence[Any]) -> float:
