@@ -1,5 +1,6 @@
 """Models of many formulations, their exports with PyTorch code, and how `transformers` reads them."""
 
+import importlib
 import importlib.util
 import sys
 
@@ -121,6 +122,7 @@ def modules(tmp_path_factory):
 def read_there(folder, auto):
     import transformers
 
+    importlib.invalidate_caches()  # a folder that was written within the last second is not seen otherwise
     return getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
 
 
