@@ -47,7 +47,7 @@ from headjax.shrinking.search_space import (
     sub_layers_of,
     target_of,
 )
-from headjax.shrinking.skipping import Maps, making_up, skipped_damages
+from headjax.shrinking.skipping import Compensation, compensation_for, skipped_damages
 from headjax.storage.kept import Kept
 
 CHOOSING = 0.3
@@ -158,12 +158,14 @@ def _measure_missing(
     sensitivity = Sensitivity(model, config.compute, labels=config.labels)
     pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in eval_batches]
     skips = LAYERS not in kept.found and any(_can_go(model, config.space, each) for each in sub_layers)
-    made_up: dict[str, Maps] = {}
+    compensations: dict[str, Compensation] = {}
     before: tuple[LayerBlock, list[State]] | None = None
     for step in BlockWalk(model, fit_batches, config.compute):
         block, states = step.block, [each.teacher for each in step.states]
         if skips and before is not None and before[0].stack == block.stack:
-            made_up[f"{block.stack}/{before[0].place.value}"] = making_up(block, states, before[1], config.compute)
+            compensations[f"{block.stack}/{before[0].place.value}"] = compensation_for(
+                block, states, before[1], config.compute
+            )
         before = block, states
         reading = step.read(block.layer.config.slots, input_sums, keep=True)
         evaluated = [sensitivity.at(block, *each[-1 - step.number]) for each in pulled]
@@ -176,7 +178,7 @@ def _measure_missing(
             progress(sum(len(kept.found.get(each.name, ())) for each in sub_layers), {})
     if skips:
         options: dict[str, Any] = {"labels": config.labels, "compute": config.compute}
-        kept(LAYERS, functools.partial(skipped_damages, model, eval_batches, made_up, **options))
+        kept(LAYERS, functools.partial(skipped_damages, model, eval_batches, compensations, **options))
 
 
 class _Measuring:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -25,17 +25,19 @@ from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD, LayerBlock, blocks_of, embed, step
 from headjax.nn.state import Compute, State
 
-Maps = Mapping[str, Sequence[jax.Array | None]]
-"""Weights and biases of output maps, by slot."""
+Compensation = Mapping[str, Sequence[jax.Array | None]]
+"""Weights and biases of the output maps of a layer, by slot, that make up for the layer before it."""
 
 
-def making_up(block: LayerBlock, states: Sequence[State], without: Sequence[State], compute: Compute) -> Maps:
+def compensation_for(
+    block: LayerBlock, states: Sequence[State], without: Sequence[State], compute: Compute
+) -> Compensation:
     """Return the output maps of a layer's attentions, refitted for what enters it `without` the layer before.
 
     Each map makes up for what the stream lacks of the original one, as the build's do. The feed-forward is left as it
     is: solving its many units would take more than all other work on a layer, for little gain.
     """
-    slots, maps_by_slot = [slot for slot in block.layer.config.slots if slot != FEED_FORWARD], dict[str, Any]()
+    slots, compensation = [slot for slot in block.layer.config.slots if slot != FEED_FORWARD], dict[str, Any]()
     here = LayerStep([(block, block)], list(map(States, states, without)), compute, slots=slots)
     for slot in slots:
         weight, bias = output_map(getattr(here.layer, slot))
@@ -47,14 +49,14 @@ def making_up(block: LayerBlock, states: Sequence[State], without: Sequence[Stat
         if solved.helps:
             here.replace_layer(with_change(here.layer, slot, solved.change))
             maps = output_map(getattr(here.layer, slot))
-            maps_by_slot[slot] = [None if variable is None else variable.get_raw_value() for variable in maps]
-    return maps_by_slot
+            compensation[slot] = [None if variable is None else variable.get_raw_value() for variable in maps]
+    return compensation
 
 
 def skipped_damages(
     model: Model,
     batches: Sequence[Batch],
-    made_up: Mapping[str, Maps],
+    compensations: Mapping[str, Compensation],
     *,
     labels: bool = False,
     compute: Compute = Compute(),
@@ -64,7 +66,7 @@ def skipped_damages(
     A large error bends the layers behind it, so that second order misleads: the first layers then look harmless. One
     walk takes the streams without each of the layers so far beside the model's own, half a plain pass a layer.
     """
-    sums = sum_over(_apart(model, batch, made_up, labels, compute) for batch in batches)
+    sums = sum_over(_sums_of_batch(model, batch, compensations, labels, compute) for batch in batches)
     damages = {name: float(total / max(weight, 1.0)) for name, (total, weight) in sums.items()}
     if agreement_kind(model.config) == "cosine" and not labels:
         damages = {name: 1.0 - cosine for name, cosine in damages.items()}
@@ -74,23 +76,28 @@ def skipped_damages(
     return damages
 
 
-def _apart(model: Model, batch: Batch, made_up: Mapping[str, Maps], labels: bool, compute: Compute) -> dict[str, Any]:
-    """Return the sums of `compare` of one batch, by layer."""
-    whole_state: State = embed(model, batch, compute)
+def _sums_of_batch(
+    model: Model, batch: Batch, compensations: Mapping[str, Compensation], labels: bool, compute: Compute
+) -> dict[str, Any]:
+    """Return the sums of `compare` of one batch, by the layer that is left out."""
+    state: State = embed(model, batch, compute)
     without: dict[str, State] = {}
     last = ""
     for block in blocks_of(model):
-        behind = _with_maps(block, made_up[last]) if isinstance(block, LayerBlock) and last in made_up else block
-        passed = {name: step(behind if name == last else block, state, compute) for name, state in without.items()}
+        passed = {name: step(block, each, compute) for name, each in without.items() if name != last}
+        if last:
+            repaired = isinstance(block, LayerBlock) and last in compensations
+            behind = _with_maps(cast(LayerBlock, block), compensations[last]) if repaired else block
+            passed[last] = step(behind, without[last], compute)
         if isinstance(block, LayerBlock):
             last = f"{block.stack}/{block.place.value}"
-            passed[last] = whole_state
-        whole_state, without = step(block, whole_state, compute), passed
-    whole = _read(model, whole_state, labels, compute)
-    return {name: _compared(model, whole, state, labels, compute) for name, state in without.items()}
+            passed[last] = state
+        state, without = step(block, state, compute), passed
+    whole = _read(model, state, labels, compute)
+    return {name: _compared(model, whole, each, labels, compute) for name, each in without.items()}
 
 
-def _with_maps(block: LayerBlock, maps: Maps) -> LayerBlock:
+def _with_maps(block: LayerBlock, maps: Compensation) -> LayerBlock:
     layer = own_copy(block.layer)
     for slot, arrays in maps.items():
         for variable, array in zip(output_map(getattr(layer, slot)), arrays, strict=True):
