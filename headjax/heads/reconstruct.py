@@ -184,9 +184,9 @@ def _reconstructed(
     gone = tuple(sorted(with_tied(sites, require_heads(sites, removed))))
     if gone and len(gone) == len(find_heads(sites)):
         raise HeadjaxError("reconstruction: all heads are removed, nothing is left to solve")
+    reader: BlockReader | SiteReader = kind(model, batches, **options)
     if not kind.by_blocks:
         prune(model, gone)  # what its code cannot hold is refused before anything is computed
-    reader: BlockReader | SiteReader = kind(model, batches, **options)
     repairs, diverged, removed_units = list[LayerRepair](), False, dict[StackLayer, tuple[int, ...]]()
     for each in reader.maps(feed_forward or any(lost.values())):
         kept, count = each.kept(gone), lost.get(each.units, 0) if each.units else 0

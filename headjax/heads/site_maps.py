@@ -40,8 +40,7 @@ class SiteReader:
 
     Effects are rises of the loss, which differ more from example to example.
 
-    Attributes:
-        batches, compared: As for `BlockReader`.
+    `compared` is as for `BlockReader`.
     """
 
     by_blocks = False
@@ -56,14 +55,18 @@ class SiteReader:
         compute: Compute = Compute(),
         strict: bool | None = None,
     ) -> None:
-        """Say which attention no site holds, unless `strict` is None."""
         self.model, self.copy = model, nnx.clone(model, graph=True)
         self.program, self.state = prepare(model, loss, None if compute == Compute() else compute)
-        if strict is None:
-            self.batches = list(map(self.program.read, batches))
-            any(compare_examples(self.program, self.state, batch) for batch in self.batches)
-        else:
-            self.batches = list(checked(self.program, self.state, batches, strict))
+        self._unchecked, self._strict = batches, strict
+
+    @functools.cached_property
+    def batches(self) -> list[Any]:
+        """The batches as arrays, checked; unless `strict` is None, attention that no site holds is named."""
+        if self._strict is not None:
+            return list(checked(self.program, self.state, self._unchecked, self._strict))
+        batches = list(map(self.program.read, self._unchecked))
+        any(compare_examples(self.program, self.state, batch) for batch in batches)
+        return batches
 
     @staticmethod
     def on_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,11 +75,12 @@ class SiteReader:
 
     def maps(self, feed_forward: bool) -> Iterator[SiteMap]:
         """Yield the maps of the copy as `BlockReader.maps` does."""
+        first = self.batches[0]
         if feed_forward:
             sites = (*self.program.sites, *second_maps(self.model, self.program.sites))
             self.program = dataclasses.replace(self.program, sites=sites)
         by_path = {each.path: each for each in self.program.sites}
-        for path, leads in self.program.calls(self.state, self.batches[0]).leads.items():
+        for path, leads in self.program.calls(self.state, first).leads.items():
             if len(leads) > 1:
                 raise HeadjaxError(f"reconstruction: {path}: is called several times; it cannot be solved")
             yield from self._maps(by_path[path])
