@@ -17,7 +17,7 @@ from headjax.core.progress import Update
 from headjax.heads.ablation import ablate
 from headjax.heads.block_maps import BlockReader, OutputMap, Places
 from headjax.heads.discovery import find_sites
-from headjax.heads.head_id import HeadId, Values
+from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
 from headjax.heads.ordering import (
     Order,
@@ -123,6 +123,7 @@ def order_heads(
     stacks = require_stacks(sites, config.stacks)
     heads = tuple(head for head in find_heads(sites) if head.stack in stacks)
     options: dict[str, Any] = {"loss": loss, "strict": strict, "progress": progress}
+    ranked = functools.partial(by_groups, sites) if config.whole_groups else by_score
     if config.by == "random":
         order = random_order(heads, config.seed)
     elif config.by == "ablation" and config.whole_groups:
@@ -136,31 +137,17 @@ def order_heads(
             raise HeadjaxError("by: reconstruction: needs an nnx.Module, in a copy of which W_O is refitted")
         chosen: dict[str, Any] = {"stacks": stacks, "whole_groups": config.whole_groups}
         order = reconstruction_order(model, batches, **chosen, **options)
+    elif config.by in LEARNED:
+        distribution = LEARNED[config.by](config, max(len(heads) - count, 1))
+        settings: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
+        order = ranked(learn_gates(model, batches, distribution, stacks=stacks, **settings, **options).logits)
     else:
         available = SCORES if len(shown_in(model, sites)) == len(sites) else GRADIENT_SCORES
-        values = _values(model, batches, config, stacks, max(len(heads) - count, 1), available, options)
-        order = by_groups(sites, values) if config.whole_groups else by_score(values)
+        _require_score(config.by, available)
+        scores = score_heads(model, batches, **options)
+        _require_score(config.by, scores.values)
+        order = ranked({head: value for head, value in scores.score(config.by).items() if head.stack in stacks})
     return flat(removals(sites, order, whole_groups=config.whole_groups))
-
-
-def _values(
-    model: Any,
-    batches: Iterable[Any],
-    config: OrderConfig,
-    stacks: Sequence[str],
-    kept: int,
-    available: Collection[str],
-    options: Mapping[str, Any],
-) -> Values:
-    """Return the values of heads by which an order goes: scores, or logits of learned gates."""
-    if config.by in LEARNED:
-        settings: dict[str, Any] = {"steps": config.gate_steps, "learning_rate": config.gate_rate, "seed": config.seed}
-        settings |= {"stacks": stacks, **options}
-        return learn_gates(model, batches, LEARNED[config.by](config, kept), **settings).logits
-    _require_score(config.by, available)
-    scores = score_heads(model, batches, **options)
-    _require_score(config.by, scores.values)
-    return {head: value for head, value in scores.score(config.by).items() if head.stack in stacks}
 
 
 def _require_score(by: str, available: Collection[str]) -> None:
@@ -200,18 +187,16 @@ def reconstruction_order(
 ) -> Order:
     """Return heads in the order in which their removal costs least once the kept heads have been refitted.
 
-    Within a layer the order is greedy by `group_costs`, of heads or of whole groups. Layers are compared by an effect
-    with a quarter, half, three quarters and all heads of one layer removed and the others refitted, on a few examples
-    that they are not refitted on. Where the model offers the walk and its blocks show their sub-layers, as headjax's
-    models do, that is the change of the model's own output (`headjax.heads.agreement`), to second order in the stream
-    behind the layer (`headjax.heads.sensitivity`), and no labels are read. With a loss, and for any other model, it is
-    the measured rise of the loss. Other numbers of heads are placed between these by their error. Each step takes the
-    layer in which the next removals raise the effect least per head.
+    Within a layer the order is greedy, of heads or of whole groups (`headjax.heads.refit.layer_removals`). Layers are
+    compared by the effect of removing a quarter, half, three quarters and all heads of one layer, on a few examples
+    that the others are not refitted on. Other numbers of heads are placed between these by their error. Each step takes
+    the layer in which the next removals raise the effect least per head.
 
-    On the walk the cost is a forward pass over all examples, and about seven over those that compare layers, whatever
-    the number of layers.
-
-    Under a mesh set with `jax.set_mesh` the examples of a walk's batches are spread over its batch axes.
+    Where the model offers the walk and its blocks show their sub-layers, as headjax's models do, the effect is the
+    change of the model's own output, to second order (`headjax.heads.sensitivity`), and no labels are read. That costs
+    a forward pass over all examples, and about seven over those that compare layers. With a loss, and for any other
+    model, it is the measured rise of the loss. Under a mesh set with `jax.set_mesh` the examples of a walk's batches
+    are spread over its batch axes.
 
         >>> model = headjax.demo_model()
         >>> batches = list(headjax.load_task("LICENSE", model, length=64).batches(4))
@@ -253,13 +238,13 @@ def _ordered(
     progress: Update | None,
     options: Mapping[str, Any],
 ) -> Order:
-    chosen, done = require_stacks(find_sites(model), stacks), [0, 0]
+    chosen, done = require_stacks(find_sites(model), stacks), [0, 0, 0]
     reader: BlockReader | SiteReader = kind(model, batches, **options)
 
     def tell(part: int, count: int) -> None:
         done[part] = count
         if progress is not None:
-            progress(min(sum(done), len(batches)), {})
+            progress(min(sum(done[:2]), len(batches)) + done[2], {})
 
     parts = held_back(reader.batches, reader.compared)
     eval_sums, fit_sums = (reader.moments(part, functools.partial(tell, number)) for number, part in enumerate(parts))
@@ -269,11 +254,8 @@ def _ordered(
             with one_blas_thread():
                 layers.append(_Layer.of(each, evaluated, fitted, whole_groups))
 
-    def tell_share(share: float) -> None:
-        if progress is not None:
-            progress(len(batches) + round(share * len(batches)), {})
-
-    effects = reader.effects({layer.places: layer.change for layer in layers}, parts[0], tell_share)
+    changes = {layer.places: layer.change for layer in layers}
+    effects = reader.effects(changes, parts[0], lambda share: tell(2, round(share * len(batches))))
     return _merged(layers, [layer.curve(effect) for layer, effect in zip(layers, effects, strict=True)])
 
 
@@ -299,12 +281,12 @@ class _Layer(NamedTuple):
 
     def curve(self, effects: np.ndarray) -> np.ndarray:
         """Return the effect of 0, 1, ... removals, set between the measured ones by error."""
-        counts, errors = [0, *_measured(len(self.removals.order))], self.removals.errors
+        counts, errors = [0, *_measured_counts(len(self.removals.order))], self.removals.errors
         curve: np.ndarray = np.interp(errors, errors[counts], np.maximum.accumulate([0.0, *effects]))
         return curve
 
 
-def _measured(removals: int) -> list[int]:
+def _measured_counts(removals: int) -> list[int]:
     return sorted({max(round(removals * point / POINTS), 1) for point in range(1, POINTS + 1)})
 
 
@@ -312,7 +294,7 @@ def _changes(order: Sequence[Positions], output: np.ndarray, moments: np.ndarray
     """Return the changes of a map after the measured numbers of removals, `[numbers, n, width]`."""
     flat, changes = output.reshape(-1, output.shape[2]), []
     inverse = damped_inverse(moments)
-    for count in _measured(len(order)):
+    for count in _measured_counts(len(order)):
         gone = tuple(head for group in order[:count] for head in group)
         changes.append(without_features(inverse, flat, rows_of(gone, output.shape[1]))[1] - flat)
     weights = np.stack(changes)
