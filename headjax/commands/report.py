@@ -58,8 +58,7 @@ class Found(OnExamples):
 
 def run(options: Options, progress: Progress) -> Found:
     """Prunes by gates, scores, ablates and shows the heads of a model; writes one HTML page."""
-    from headjax.head_report.answer import answer
-    from headjax.head_report.page import curve_table, write_report
+    from headjax.head_report.page import answer, curve_table, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, study_heads
 
     model, examples = open_model_and_examples(options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from headjax.core import numbers
-from headjax.head_report.answer import times
+from headjax.head_report.page import times
 from headjax.models.walk import FEED_FORWARD
 from headjax.report.curves import Axis, draw, spans
 from headjax.report.page import Picture, Section, render_page, write_page

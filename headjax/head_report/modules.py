@@ -12,8 +12,7 @@ from flax import nnx
 
 from headjax.core import numbers
 from headjax.core.progress import Progress, silent
-from headjax.head_report.answer import RELATIVE
-from headjax.head_report.page import TITLE, footer, score_maps, with_whole
+from headjax.head_report.page import RELATIVE, TITLE, footer, score_maps, with_whole
 from headjax.head_report.study import CurvePoint, removable
 from headjax.heads.ablation import ablate
 from headjax.heads.ordering import Order, by_ablation, by_score, random_order

@@ -9,8 +9,7 @@ import pytest
 from headjax.core.errors import HeadjaxError
 from headjax.evaluation.selection import split_task
 from headjax.evaluation.task import evaluate_task
-from headjax.head_report.answer import answer, tolerance
-from headjax.head_report.page import curve_table, write_report
+from headjax.head_report.page import answer, curve_table, tolerance, write_report
 from headjax.head_report.study import CurveConfig, CurvePoint, Judged, curve, removable, study_heads
 from headjax.heads.head_id import all_heads
 from headjax.heads.orders import reconstruction_order
