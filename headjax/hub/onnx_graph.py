@@ -195,7 +195,7 @@ def _feed_forward(graph: Graph, module: FeedForward, x: str) -> str:
     else:
         gate = graph.linear(x, module.gate[...], module.gate_bias, "gate")
         inner = graph.op("Mul", graph.activation(module.activation, gate), inner)
-    return graph.linear(inner, module.down[...], module.down_bias, "down")
+    return graph.linear(inner, module.down[...], module.down_bias, "down", by_row=True)
 
 
 def _logits(graph: Graph, model: Any, hidden: str) -> str | None:

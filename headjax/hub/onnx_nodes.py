@@ -58,10 +58,20 @@ class Graph:
             self.initializers[key] = array
         return key
 
-    def linear(self, x: str, kernel: Any, bias: Any = None, name: str = "weight") -> str:
-        """X W + b of a kernel `[inputs, ...]`, whose other axes become one."""
+    def linear(self, x: str, kernel: Any, bias: Any = None, name: str = "weight", *, by_row: bool = False) -> str:
+        """X W + b of a kernel `[inputs, ...]`, whose other axes become one.
+
+        In int8, `by_row` takes a range for every token in place of one for all: few tokens have inputs that are tens of
+        times those of the others behind an activation.
+        """
         matrix = np.asarray(kernel, np.float32).reshape(kernel.shape[0], -1)
-        product = self.product(x, *self.coded(matrix, name, axis=0))
+        coded, most = self.coded(matrix, name, axis=0), ""
+        if by_row and self.bits:
+            most = self.op("ReduceMax", self.op("Abs", x), self.ints(-1), keepdims=1)
+            most = self.op("Max", most, self.constant(1e-6))
+            x = self.op("Div", x, most)
+        product = self.product(x, *coded)
+        product = self.op("Mul", product, most) if most else product
         return product if bias is None else self.op("Add", product, self.constant(np.ravel(bias), name=f"{name}_bias"))
 
     def coded(self, matrix: np.ndarray, name: str, axis: int) -> tuple[str, str | None]:

@@ -143,6 +143,20 @@ def test_tied_logits_gated_units_and_rotations_survive_int8(name):
 
 
 @needs_onnx
+def test_tokens_with_large_units_do_not_round_those_of_other_tokens():
+    model = model_of(BERT)
+    params = model.params
+    (layers,) = (group["feed_forward"] for group in params["encoder"].values())
+    layers["up"] = layers["up"].at[..., 0].multiply(300.0)
+    layers["up_bias"] = layers["up_bias"].at[..., 0].set(-150.0)
+    layers["down"] = layers["down"].at[..., 0, :].multiply(1.0 / 300.0)
+    model, batch = model.replace(params=params), example_batch(model, 8)
+    whole, rounded = (np.asarray(graph(batch).hidden) for graph in (OnnxModel(model), OnnxModel(model, "int8")))
+    apart = np.abs(whole - rounded).max(axis=-1).ravel() / np.abs(whole).max()
+    assert np.median(apart) < 0.015
+
+
+@needs_onnx
 @pytest.mark.parametrize("task", [SentenceSimilarity(pooling=("mean", "cls")), NoTask()])
 def test_sentences_packed_in_a_row_are_computed_as_if_alone(task):
     model = with_task(model_of(CONFIGS["mpnet"]), task)
