@@ -21,6 +21,18 @@ from ml_collections import ConfigDict
 from headjax.core.errors import ConfigError
 from headjax.core.fields import parse_arguments
 
+DEFAULTS = {
+    "steps": 2000,
+    "batch_size": 128,
+    "peak": 1.5e-3,
+    "width": 256,
+    "num_layers": 3,
+    "num_heads": 4,
+    "head_dim": 0,
+    "shared_dim": 0,
+    "seed": 0,
+}
+
 
 def get_config(arg: str = "") -> ConfigDict:
     """Arguments: steps, batch_size, peak (learning rate), width, num_layers, num_heads, head_dim, shared_dim, seed.
@@ -29,18 +41,7 @@ def get_config(arg: str = "") -> ConfigDict:
     `shared_dim` is the size of queries and keys that all heads share, 0 gives every head its own: collaborative
     attention, which starts as the multi-head attention of heads of size shared_dim / num_heads.
     """
-    knobs = parse_arguments(
-        arg,
-        steps=2000,
-        batch_size=128,
-        peak=1.5e-3,
-        width=256,
-        num_layers=3,
-        num_heads=4,
-        head_dim=0,
-        shared_dim=0,
-        seed=0,
-    )
+    knobs = parse_arguments(arg, **DEFAULTS)
     folder = f"{os.environ.get('HEADJAX_DATA', 'data')}/mt/multi30k"
     return ConfigDict(
         {
