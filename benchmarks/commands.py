@@ -23,8 +23,8 @@ from benchmarks.result import RESIDENT, BenchResult
 from headjax.commands.examples import Examples, open_model_and_examples
 from headjax.commands.prune import Options
 from headjax.core import numbers
-from headjax.core.compiled import PLACE
 from headjax.core.errors import HeadjaxError
+from headjax.core.programs import PLACE
 from headjax.core.progress import Progress, silent
 from headjax.models.model import Model
 from headjax.report.tables import Column, Table

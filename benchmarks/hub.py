@@ -36,7 +36,7 @@ from headjax.hub.safetensors_files import INDEX, write_safetensors
 from headjax.models.model import Model
 from headjax.report.tables import Column, Table
 from headjax.tokenizers.files import write_tokenizer
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 
 LARGE: Mapping[str, Any] = {
     "model_type": "llama",

@@ -37,6 +37,8 @@ from headjax.hub.importing import from_huggingface as from_huggingface
 from headjax.mesh.mesh import MeshConfig as MeshConfig
 from headjax.models.config import Batch as Batch
 from headjax.models.config import ModelConfig as ModelConfig
+from headjax.models.decode_loop import Greedy as Greedy
+from headjax.models.decode_loop import Sample as Sample
 from headjax.models.decoder import Decoder as Decoder
 from headjax.models.decoder import DecoderConfig as DecoderConfig
 from headjax.models.encoder import Encoder as Encoder
@@ -48,13 +50,11 @@ from headjax.models.generation import generate as generate
 from headjax.models.model import Model as Model
 from headjax.models.model import load as load
 from headjax.models.new_task import with_task as with_task
-from headjax.models.sampling import Greedy as Greedy
-from headjax.models.sampling import Sample as Sample
 from headjax.models.summary import summarize as summarize
 from headjax.models.vision import Vision as Vision
 from headjax.models.vision import VisionConfig as VisionConfig
 from headjax.nn.collaborative import CollaborativeAttention as CollaborativeAttention
-from headjax.nn.compressed import CompressedAttention as CompressedAttention
+from headjax.nn.latent import CompressedAttention as CompressedAttention
 from headjax.nn.latent import LatentAttention as LatentAttention
 from headjax.nn.multi_head import GroupedAttention as GroupedAttention
 from headjax.nn.multi_head import MultiHeadAttention as MultiHeadAttention

@@ -181,7 +181,7 @@ def _run(words: list[str]) -> int:
     options = parse_options(command.Options, typed, parser, **given)
 
     from headjax.commands.places import check_inputs, check_outputs
-    from headjax.core.compiled import keep_programs
+    from headjax.core.programs import keep_programs
     from headjax.core.progress import Terminal, shown_on
     from headjax.report.tables import print_table
 

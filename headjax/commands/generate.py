@@ -19,7 +19,7 @@ from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.models.config import Batch
-    from headjax.models.sampling import Sampler
+    from headjax.models.decode_loop import Sampler
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ def prompts_of(options: Options) -> list[str]:
 
 def sampler_of(options: Options) -> Sampler:
     """Return the sampler that the options ask for."""
-    from headjax.models.sampling import Greedy, Sample
+    from headjax.models.decode_loop import Greedy, Sample
 
     draws = options.temperature is not None or options.top_k > 0 or options.top_p < 1.0
     if not 0.0 < options.top_p <= 1.0:

@@ -169,8 +169,8 @@ def _tokenizer(opened: Opened, options: Options, out: Path) -> Tokenizer:
 
     from headjax.data.store import TOKENIZER, has_tokenizer, is_prepared
     from headjax.tokenizers.files import open_tokenizer
-    from headjax.tokenizers.learned import train_bpe
     from headjax.tokenizers.tokenizer import Tokenizer
+    from headjax.tokenizers.vocabularies import train_bpe
 
     spec, rows = opened.spec, opened.rows
     if options.tokenizer:

@@ -1,18 +1,58 @@
-"""Room for compiled programs, which take memory and maps of it, of which Linux limits the number; threads of BLAS."""
+"""Compiled programs: kept in the user's cache folder by the command line, forgotten where they take too much memory.
+
+JAX keeps them by a hash of the program, the versions, the flags and the machine; it reads and writes them under a lock,
+so several commands may share the folder, and removes those that were used least recently.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import importlib
+import os
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 from threadpoolctl import threadpool_limits
+
+if TYPE_CHECKING:
+    import jax
+
+
+PLACE = "JAX_COMPILATION_CACHE_DIR"
+"""JAX's own variable: another folder, or empty for none."""
+
+SETTINGS = {
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    "JAX_COMPILATION_CACHE_MAX_SIZE": str(2 * 2**30),
+}
+"""JAX's variables: the seconds of compilation from which on a program is kept, and the bytes of all that are."""
+
+
+def keep_programs() -> None:
+    """Let JAX keep compiled programs, to be called before it is imported; a folder that cannot be used is passed over.
+
+    Does nothing where JAX's variable is set, or JAX imported: then another program has decided.
+    """
+    if PLACE in os.environ or "jax" in sys.modules:
+        return
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headjax" / "compiled"
+        new = not folder.is_dir()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no permission, a file in its place, or no home
+        return
+    os.environ[PLACE] = str(folder)
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    warnings.filterwarnings("ignore", "Error .* persistent compilation cache entry", UserWarning)
+    if new:
+        print(f"headjax: compiled programs are kept in {folder} ({PLACE}= turns this off)", file=sys.stderr)
+
 
 ALLOWED = Path("/proc/sys/vm/max_map_count")
 """File with the number of maps that Linux allows a process, 65,530 where nobody has changed it."""
@@ -35,6 +75,8 @@ def make_room() -> bool:
         return False
     if taken <= allowed / 2:
         return False
+    import jax  # here, so that `keep_programs` is there before it
+
     jax.clear_caches()
     gc.collect()
     trim()
@@ -53,6 +95,8 @@ def one_by_one(f: Callable[..., Any], *arrays: jax.Array) -> Any:
     What factorises matrices is called so. jaxlib's batched factorisations on a CPU wait, in a thread of XLA's pool, for
     work that they give to the same pool: as many of them at a time as it has threads never finish.
     """
+    import jax
+
     return jax.lax.map(lambda slices: f(*slices), arrays)
 
 

@@ -36,8 +36,8 @@ from headjax.data.text_rows import library_sources, reference_topics
 from headjax.storage.hub import source_of
 from headjax.storage.paths import path_of
 from headjax.tokenizers.files import open_tokenizer
-from headjax.tokenizers.learned import TRAINERS, train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.vocabularies import TRAINERS, train_bpe
 
 EMBEDDED = {"python": reference_topics, "python_code": library_sources}
 """Tasks whose texts every Python carries."""

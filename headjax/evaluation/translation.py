@@ -53,7 +53,7 @@ def translate(
 ) -> Translated:
     """Translate every source by beam search and compare with the references.
 
-        >>> from headjax.tokenizers.learned import byte_tokenizer
+        >>> from headjax.tokenizers.vocabularies import byte_tokenizer
         >>> run = headjax.train_config(headjax.load_config("configs/small/multi30k.py:width=16,num_layers=1"))
         >>> model = headjax.Model(run.model, tokenizer=byte_tokenizer(), rngs=nnx.Rngs(0))
         >>> (folder / "en-de.en").write_text("a cat"), (folder / "en-de.de").write_text("eine Katze")

@@ -15,8 +15,7 @@ from headjax.core.serialize import kind_of
 from headjax.hub.onnx_nodes import BOOL, FLOAT, INT32, MICROSOFT, Graph
 from headjax.hub.table import InexpressibleError
 from headjax.nn.collaborative import CollaborativeAttention
-from headjax.nn.compressed import CompressedAttention
-from headjax.nn.latent import LatentAttention
+from headjax.nn.latent import CompressedAttention, LatentAttention
 from headjax.nn.module import NoHeadsAttention
 from headjax.nn.multi_head import GroupedAttention
 from headjax.nn.rotary import Rotary, RotaryHalves

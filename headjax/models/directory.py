@@ -1,7 +1,7 @@
 """Model directories.
 
 A model directory holds `config.json`, `params/` (Orbax), `tokenizer/`, `files/`, `history.json` and the record of their
-checksums, `checksums.json` (see `headjax.storage.checksums`), with which they are compared whenever they are read.
+checksums, `checksums.json` (see `headjax.storage.directories`), with which they are compared whenever they are read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,16 @@ from headjax.core.errors import CheckpointError, ConfigError, DataError
 from headjax.core.serialize import foreign_modules, from_data, to_data
 from headjax.core.tensors import Params
 from headjax.models.config import ModelConfig
-from headjax.storage import checksums
 from headjax.storage.arrays import read_params, write_params
-from headjax.storage.directories import Layout, check_model, write_directory
+from headjax.storage.directories import (
+    RECORD,
+    Layout,
+    check_checksums,
+    check_model,
+    read_document,
+    write_checksums,
+    write_directory,
+)
 from headjax.storage.files import json_text, parse_json
 from headjax.storage.paths import check_name, files_below, path_of
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -32,7 +39,7 @@ from headjax.version import __version__
 FILES = "files"
 """Folder of the files that came with a model."""
 
-_NAMES = frozenset({"config.json", "history.json", "params", "tokenizer", FILES, checksums.RECORD})
+_NAMES = frozenset({"config.json", "history.json", "params", "tokenizer", FILES, RECORD})
 LAYOUT = Layout("history.json", _NAMES)
 """Content of a model directory."""
 
@@ -66,7 +73,7 @@ def save(path: str | Path, model: Saved) -> None:
             (folder / FILES / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / FILES / name).write_bytes(data)
         write_params(model.params, folder / "params")
-        checksums.write_checksums(folder)
+        write_checksums(folder)
 
     write_directory(path_of(path), write, LAYOUT)
 
@@ -80,7 +87,7 @@ class ModelFolder:
     def read(self, mesh: Mesh | None = None) -> Saved:
         """Return what it holds, see `headjax.load`."""
         config, past = self.config, self._json("history.json")
-        checksums.check(self.path)
+        check_checksums(self.path)
         place = self.path / "tokenizer"
         tokenizer = Tokenizer.load(place) if place.is_dir() else None
         params = read_params(config.tensors(), self.path / "params", mesh)
@@ -90,7 +97,7 @@ class ModelFolder:
     def _json(self, name: str) -> Any:
         """Return the value of a document that is as it was written."""
         try:
-            return parse_json(checksums.read_document(self.path, name), str(self.path / name))
+            return parse_json(read_document(self.path, name), str(self.path / name))
         except DataError as error:
             raise CheckpointError(str(error)) from None
 

@@ -13,7 +13,7 @@ from headjax.core.memory import check_memory, memory_of
 from headjax.core.serialize import kind_of
 from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.config import Batch, ModelConfig
-from headjax.models.decode_loop import Beams, Loop, Settings, best_beams, continue_until, read_prompts
+from headjax.models.decode_loop import Beams, Greedy, Loop, Sampler, Settings, best_beams, continue_until, read_prompts
 from headjax.models.decoding import GenerativeConfig, GenerativeModel
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
@@ -26,7 +26,6 @@ from headjax.models.prompts import (
     texts_of,
     tokenizer_of,
 )
-from headjax.models.sampling import Greedy, Sampler
 from headjax.nn.state import Compute, ForwardOptions
 
 

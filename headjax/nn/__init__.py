@@ -5,8 +5,7 @@ from headjax.core.kind import Kind
 from headjax.core.tensors import Ones, weight
 from headjax.nn.attend import AttentionOptions, attend
 from headjax.nn.collaborative import CollaborativeAttention, Concatenate
-from headjax.nn.compressed import CompressedAttention
-from headjax.nn.latent import LatentAttention
+from headjax.nn.latent import CompressedAttention, LatentAttention
 from headjax.nn.module import AttentionCache, AttentionModule, Ids, NoHeadsAttention, formulation
 from headjax.nn.multi_head import GroupedAttention, MultiHeadAttention
 from headjax.nn.operands import Attended, Dropout, KeyValues, Mask

@@ -48,7 +48,7 @@ from headjax.shrinking.search_space import (
     target_of,
 )
 from headjax.shrinking.skipping import Compensation, compensation_for, skipped_damages
-from headjax.storage.kept import Kept
+from headjax.storage.files import Kept
 
 CHOOSING = 0.3
 """Share of the features of a sub-layer that is left where the ridge of its removals is chosen."""

@@ -34,7 +34,7 @@ from headjax.nn.state import ForwardOptions, ResidualStep
 from headjax.shrinking.choice import NO_LAYER, Option, Prices
 from headjax.shrinking.measure import Candidate, Candidates
 from headjax.shrinking.search_space import NO_LAYER_SIZE, WHOLE, SubLayer, sub_layers_of
-from headjax.storage.kept import Kept
+from headjax.storage.files import Kept
 
 REPEATS = 9
 """Timed calls of each part; medians count."""

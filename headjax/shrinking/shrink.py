@@ -33,7 +33,7 @@ from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Choice, Prices, Shrun
 from headjax.shrinking.measure import MeasureConfig, count_candidates, measure, missing
 from headjax.shrinking.prices import Stopwatch, native_levels, prices_of
 from headjax.shrinking.search_space import sub_layers_of
-from headjax.storage.kept import Kept, key_of_study
+from headjax.storage.files import Kept, key_of_study
 from headjax.storage.paths import path_of
 
 EXAMPLES = 512

@@ -1,10 +1,11 @@
-"""Files: read with one-line errors, and written whole or not at all."""
+"""Files: read with one-line errors, written whole or not at all; measurements kept as they are made."""
 
 from __future__ import annotations
 
 import contextlib
 import glob
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -13,9 +14,12 @@ import shutil
 import socket
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
+
+import jax
+import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.storage.paths import is_bucket, path_of
@@ -225,3 +229,40 @@ def first_line(error: BaseException) -> str:
     """Return the first line of another library's error, cut to 200 characters."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:200]
+
+
+def key_of_study(described: Any, arrays: Any) -> str:
+    """Return the key of a measurement, another one for other settings or any other number."""
+    digest = hashlib.sha256(repr(described).encode())
+    for path, array in jax.tree.leaves_with_path(arrays):
+        digest.update(jax.tree_util.keystr(path).encode() + np.asarray(array).tobytes())
+    return digest.hexdigest()
+
+
+class Kept:
+    """Measurements by name, as JSON data."""
+
+    def __init__(self, path: str | Path | None = None, key: str = "") -> None:
+        """Read the measurements of an earlier study."""
+        self._path, self._key = None if path is None else path_of(path), key
+        self.found: dict[str, Any] = {}
+        if self._path is not None and self._path.is_file():
+            try:
+                data = json.loads(self._path.read_text())
+                if data["key"] == key:
+                    self.found = dict(data["found"])
+            except (ValueError, TypeError, KeyError):
+                pass
+
+    def __call__(self, name: str, measure: Callable[[], Any]) -> Any:
+        """Return the measurement of a name; measure it, and write the file, if nothing was."""
+        if name not in self.found:
+            self.found[name] = json.loads(json.dumps(measure()))
+            if self._path is not None:
+                write_file(self._path, json.dumps({"key": self._key, "found": self.found}).encode())
+        return self.found[name]
+
+    def remove(self) -> None:
+        """Remove the file."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)

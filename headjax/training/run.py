@@ -30,7 +30,7 @@ from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import check_batch
 from headjax.models.model import Model, history_entry
 from headjax.models.tasks.classification import class_names, with_class_names
-from headjax.storage.kept import key_of_study
+from headjax.storage.files import key_of_study
 from headjax.training.config import TrainConfig
 from headjax.training.distillation import Distillation, answers_of, check_outputs, distillation_objective
 from headjax.training.optimizer import Optimizer

@@ -22,7 +22,7 @@ from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.generation import cache_bytes
 from headjax.models.model import load
 from headjax.nn.state import Compute
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.hub.directories import BERT, model_of
 
 TINY = Shape(

@@ -7,8 +7,7 @@ from headjax.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, M
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification
 from headjax.nn import GroupedAttention, Kind, MultiHeadAttention
-from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer, wordpiece_tokenizer
 from tests import tiny
 from tests.data.vocabulary import TEXT as VOCABULARY
 from tests.data.vocabulary import WORDS, write_lines, write_vocabulary

@@ -9,8 +9,7 @@ from headjax.evaluation.specs import load_task
 from headjax.heads.scoring import score_heads
 from headjax.hub import to_huggingface
 from headjax.models.model import load
-from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer, wordpiece_tokenizer
 from tests import tiny
 from tests.closeness import close_to
 from tests.data.images import write_mnist

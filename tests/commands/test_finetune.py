@@ -19,7 +19,7 @@ from headjax.models.model import Model, load
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification, Regression, SentenceSimilarity
 from headjax.models.vision import VisionConfig
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from headjax.training.step import Trainer
 from tests import tiny
 from tests.commands.language_folder import write_classifier

@@ -28,7 +28,7 @@ from headjax.models.encoder import EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.model import Model
 from headjax.models.tasks import Classification
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config
 from tests import tiny

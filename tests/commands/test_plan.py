@@ -7,8 +7,7 @@ import jax
 import pytest
 
 from headjax.cli import main
-from headjax.plan.collectives import Collective
-from headjax.plan.plan import Plan
+from headjax.plan.plan import Collective, Plan
 from headjax.plan.tpu import Slice
 from tests.plan.test_plan import CONFIG
 

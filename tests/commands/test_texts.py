@@ -5,7 +5,7 @@ import json
 import pytest
 
 import headjax
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.models.test_encoder_decoder import translation
 

@@ -18,7 +18,7 @@ from headjax.head_report.study import CurveConfig, StudyConfig
 from headjax.heads.learned_gates import HardConcrete, Subset
 from headjax.heads.orders import OrderConfig
 from headjax.initialization import Admin
-from headjax.models.sampling import Sample
+from headjax.models.decode_loop import Sample
 from headjax.training.config import train_config
 from headjax.training.config_file import load_config
 from headjax.training.distillation import Distillation

@@ -10,7 +10,7 @@ from headjax.conversion import ToDeep, convert
 from headjax.conversion.deep import deepen
 from headjax.core.errors import ConfigError
 from headjax.models.model import load
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.conversion.cases import crossed
 

@@ -8,8 +8,8 @@ from headjax.conversion import ToGrouped, convert
 from headjax.conversion.rope import rotary_keys_of, shared_key
 from headjax.conversion.target import ConversionInput
 from headjax.heads.pruning import prune
+from headjax.models.decode_loop import Greedy
 from headjax.models.generation import generate
-from headjax.models.sampling import Greedy
 from headjax.nn import CompressedAttention
 from headjax.nn.rotary import RotaryHalves, RotaryInterleaved
 from tests import tiny

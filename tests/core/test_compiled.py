@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from headjax.core.compiled import PLACE, SETTINGS, keep_programs
+from headjax.core.programs import PLACE, SETTINGS, keep_programs
 
 
 @pytest.fixture

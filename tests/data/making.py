@@ -2,7 +2,7 @@
 
 from headjax.data.rows import Row
 from headjax.data.store import record_sizes
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 
 BYTES = byte_tokenizer()
 END = 256

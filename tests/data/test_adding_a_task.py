@@ -15,7 +15,7 @@ from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.task import MeasureSpec
 from headjax.evaluation.measures import Classes
 from headjax.evaluation.task import measure_of
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.data.vocabulary import write_lines
 
 

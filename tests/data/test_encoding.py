@@ -2,7 +2,7 @@ import pytest
 
 from headjax.core.errors import DataError
 from headjax.data.examples import encode_packed, encode_sequences
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.data.vocabulary import WORDS
 
 

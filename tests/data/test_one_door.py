@@ -15,7 +15,7 @@ from headjax.evaluation.specs import load_task
 from headjax.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, VisionConfig
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification, MultiLabel, NoTask, Regression, Span, TokenClassification
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.data.images import write_folders
 from tests.data.squad import SHORT, write_squad

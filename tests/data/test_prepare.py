@@ -18,7 +18,7 @@ from headjax.data.rows import Row, RowSource
 from headjax.data.store import READ_AHEAD, open_prepared
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.storage.paths import path_of
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.data.films import FORM, SIZE, rows
 
 

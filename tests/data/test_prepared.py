@@ -9,7 +9,7 @@ from headjax.core.errors import DataError
 from headjax.data import DataConfig
 from headjax.data.prepare import prepare
 from headjax.data.store import open_prepared
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.data.films import FORM, SIZE
 
 

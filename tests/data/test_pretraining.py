@@ -6,7 +6,7 @@ import pytest
 from headjax.core.errors import ConfigError, DataError
 from headjax.data.forms import PretrainingForm
 from headjax.data.forms.pretraining import masking_vocabulary, next_sentence_pairs, sentences
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.data.making import BYTES, examples, texts
 from tests.data.vocabulary import SPECIAL, WORDS
 

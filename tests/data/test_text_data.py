@@ -15,7 +15,8 @@ from headjax.data import DataConfig
 from headjax.data.forms.questions import QUESTION_LENGTH
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.data.text_rows import aligned_pairs
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers import vocabularies
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.data.squad import SHORT, long_paragraph, write_squad
 
 
@@ -42,10 +43,9 @@ def test_text_becomes_blocks_and_counts(file):
 
 
 def test_validation_text_does_not_shape_the_tokenizer(file, monkeypatch):
-    from headjax.tokenizers import learned
 
     seen = []
-    monkeypatch.setitem(learned.TRAINERS, "bytes", lambda texts, size: seen.extend(texts) or byte_tokenizer())
+    monkeypatch.setitem(vocabularies.TRAINERS, "bytes", lambda texts, size: seen.extend(texts) or byte_tokenizer())
     data = DataConfig(task=str(file), length=16, tokenizer="bytes", validation_fraction=0.3).load()
     assert sum(len(text.encode()) for text in seen) == data.info["train"]["bytes"]
 

@@ -13,7 +13,7 @@ from headjax.data import DataConfig
 from headjax.data.forms.language import Windows
 from headjax.evaluation.measures import LanguageModelling
 from headjax.evaluation.task import Task, evaluate_task
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close
 

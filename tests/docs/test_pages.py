@@ -27,7 +27,7 @@ from headjax.core import serialize
 from headjax.core.serialize import from_data
 from headjax.models import Model, ModelConfig
 from headjax.models.tasks import Classification
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.commands.language_folder import write_language_folder
 from tests.commands.test_golden import CONTRACT

@@ -21,7 +21,7 @@ from headjax.models.encoder import EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.generation import beam_search
 from headjax.models.tasks import Pretraining, Span
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.closeness import close_to
 from tests.data.squad import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import TEXT, WORDS

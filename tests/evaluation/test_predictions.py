@@ -13,7 +13,7 @@ from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import evaluate_task, measure_task
 from headjax.models.tasks import Classification, MultiLabel, NoTask, Regression, Span
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, close_to
 from tests.data.images import write_mnist

@@ -16,8 +16,7 @@ from headjax.models import model as directory
 from headjax.models.encoder import EncoderConfig
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification, NoTask, Regression
-from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer, wordpiece_tokenizer
 from headjax.training.config import TrainConfig
 from headjax.training.loop import train
 from headjax.training.optimizer import AdamW, ConstantRate

@@ -18,7 +18,7 @@ from headjax.heads.ablation import ablate
 from headjax.heads.scoring import score_heads
 from headjax.models.config import Loss
 from headjax.models.tasks import Classification, NoTask, Regression
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, close_to
 from tests.data.vocabulary import TEXT, write_lines

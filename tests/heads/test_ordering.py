@@ -13,8 +13,8 @@ from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.orders import OrderConfig, order_heads, reconstruction_order, units
 from headjax.heads.pruning import prune
 from headjax.nn import GroupedAttention, Kind
-from headjax.nn.compressed import CompressedAttention
 from headjax.nn.embeddings import RelativeBuckets
+from headjax.nn.latent import CompressedAttention
 from tests import tiny
 from tests.closeness import close_to
 from tests.models.test_encoder import config as encoder

@@ -12,8 +12,7 @@ from headjax.hub.sentences import task_files
 from headjax.initialization.source import ModelSource
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification, SentenceSimilarity
-from headjax.tokenizers.learned import byte_tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_of
+from headjax.tokenizers.vocabularies import byte_tokenizer, wordpiece_of
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import BERT, CONFIGS, model_of

@@ -9,7 +9,7 @@ from headjax.core.errors import CheckpointError, HeadjaxError
 from headjax.heads.pruning import prune
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import max_difference
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.closeness import close_to
 from tests.hub.directories import (

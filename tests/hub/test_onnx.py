@@ -16,7 +16,7 @@ from headjax.hub.onnx import OnnxModel
 from headjax.models.new_task import with_task
 from headjax.models.tasks import NoTask, SentenceSimilarity
 from headjax.nn import CollaborativeAttention, CompressedAttention, GroupedAttention, LatentAttention
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.data.vocabulary import write_lines

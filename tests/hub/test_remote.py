@@ -23,7 +23,7 @@ from headjax.models.tasks import (
 )
 from headjax.nn.embeddings import RelativeBuckets
 from headjax.nn.norms import LayerNorm
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.hub.directories import rewrite
 from tests.hub.remote_models import (

@@ -21,7 +21,7 @@ from headjax.hub.importing import config_of
 from headjax.hub.sentences import task_files
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification, Dense, Regression, SentenceSimilarity
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.data.vocabulary import write_lines
 from tests.hub.directories import BERT, CONFIGS, model_of, refused_export
 from tests.hub.test_companions import contents

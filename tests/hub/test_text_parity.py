@@ -17,9 +17,8 @@ from headjax.hub.checking import longest
 from headjax.models.generation import generate
 from headjax.models.prompts import prompt_batch
 from headjax.tokenizers.files import read_tokenizer, write_tokenizer
-from headjax.tokenizers.learned import train_bpe
 from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_of
+from headjax.tokenizers.vocabularies import train_bpe, wordpiece_of
 from tests.hub.directories import CONFIGS, model_of
 from tests.tokenizers.directories import ROBERTA, byte_pairs, spaced
 

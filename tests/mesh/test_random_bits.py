@@ -9,7 +9,7 @@ import pytest
 
 from headjax.mesh.mesh import MeshConfig, batch_parts, batch_sharding, replicated
 from headjax.mesh.random_bits import kept
-from headjax.plan.collectives import collectives
+from headjax.plan.plan import collectives
 
 SHAPE = (8, 64, 32)
 RATE = 0.25

@@ -21,8 +21,8 @@ from headjax.heads.head_id import all_heads
 from headjax.heads.pruning import prune
 from headjax.heads.scoring import score_heads
 from headjax.models import Compute, ForwardOptions
+from headjax.models.decode_loop import Sample
 from headjax.models.generation import beam_search, generate
-from headjax.models.sampling import Sample
 from headjax.nn import NoHeadsAttention
 from headjax.nn.kernels import KERNELS
 from tests import tiny

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.models.decode_loop import continue_until
+from headjax.models.decode_loop import Greedy, Sample, continue_until
 from headjax.models.generation import beam_search, begin, cache_bytes, check_room, generate
-from headjax.models.sampling import Greedy, Sample
 from headjax.nn.rotary import RotaryHalves
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder_decoder import BATCH, CONFIGS, translation

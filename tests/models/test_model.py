@@ -21,7 +21,7 @@ from headjax.models.decoder import DecoderConfig
 from headjax.models.directory import ModelFolder
 from headjax.models.model import Model, load
 from headjax.nn import CollaborativeAttention
-from headjax.storage.checksums import write_checksums
+from headjax.storage.directories import write_checksums
 from headjax.storage.paths import copy_file, files_below, path_of
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_equal

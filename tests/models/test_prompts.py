@@ -5,7 +5,7 @@ import pytest
 
 from headjax.core.errors import DataError
 from headjax.models.prompts import NEW_TOKENS, new_tokens, prompt_batch, texts_of
-from headjax.tokenizers.learned import byte_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.models.test_encoder_decoder import translation
 

@@ -5,8 +5,8 @@ import pytest
 
 from headjax.core.errors import ConfigError, DataError
 from headjax.models import Compute
+from headjax.models.decode_loop import Sample
 from headjax.models.generation import beam_search, generate
-from headjax.models.sampling import Sample
 from headjax.models.tasks import Classification, Span
 from headjax.nn.embeddings import RelativeBuckets
 from tests import tiny

@@ -9,7 +9,7 @@ from headjax.core.tensors import count, flatten
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
 from headjax.models.tasks import MaskedLanguageModel
-from headjax.plan.collectives import Collective, collectives
+from headjax.plan.plan import Collective, collectives
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.step import Trainer
 from tests import tiny

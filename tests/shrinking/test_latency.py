@@ -7,7 +7,7 @@ from headjax.shrinking.choice import NO_LAYER, choose, least_cost
 from headjax.shrinking.measure import MeasureConfig, measure
 from headjax.shrinking.prices import Part, Stopwatch, _computed, alone, prices_of
 from headjax.shrinking.search_space import SearchSpace, SubLayerSize, sub_layers_of
-from headjax.storage.kept import Kept
+from headjax.storage.files import Kept
 from tests import tiny
 
 BATCH = tiny.tokens(16, 12, 0)

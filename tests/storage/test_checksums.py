@@ -5,7 +5,7 @@ import pytest
 
 from headjax.core.errors import DamagedError
 from headjax.models.model import load
-from headjax.storage.checksums import RECORD, check, write_checksums
+from headjax.storage.directories import RECORD, check, write_checksums
 from tests import tiny
 
 NAMES = ["a.json", "sub/b.bin", "empty"]

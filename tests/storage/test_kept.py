@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from headjax.storage.kept import key_of_study
+from headjax.storage.files import key_of_study
 
 
 def test_any_number_name_or_setting_makes_another_key():

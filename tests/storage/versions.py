@@ -1,7 +1,6 @@
 """Directories of which each version is told from every other, that tests of replacing and of reading share."""
 
-from headjax.storage import checksums
-from headjax.storage.directories import Layout, write_directory
+from headjax.storage.directories import Layout, check_checksums, write_checksums, write_directory
 
 LAYOUT = Layout("history.json", frozenset({"config.json", "history.json", "checksums.json"}))
 
@@ -12,14 +11,14 @@ def writer(version):
     def write(folder):
         for name in ("config.json", "history.json"):
             (folder / name).write_text(f"{version} " * 1000)
-        checksums.write_checksums(folder)
+        write_checksums(folder)
 
     return write
 
 
 def version_of(path):
     """The version of a folder, which is whole and of one version."""
-    checksums.check(path)
+    check_checksums(path)
     texts = {(path / name).read_text() for name in ("config.json", "history.json")}
     assert len(texts) == 1
     return int(next(iter(texts)).split()[0])

@@ -6,8 +6,8 @@ import warnings
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from headjax.tokenizers.learned import train_bpe
 from headjax.tokenizers.tokenizer import END_OF_TEXT
+from headjax.tokenizers.vocabularies import train_bpe
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "Cat"]
 PIECES += ["人", "有", "##有", "été", "ete"]

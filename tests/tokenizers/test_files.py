@@ -10,9 +10,8 @@ import pytest
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.examples import encode_sequences, text_batch
 from headjax.tokenizers.files import open_tokenizer, read_tokenizer, write_tokenizer
-from headjax.tokenizers.learned import byte_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer, wordpiece_tokenizer
 from tests.tokenizers.directories import (
     DIRECTORIES,
     PIECES,

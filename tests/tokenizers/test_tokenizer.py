@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.tokenizers.learned import byte_tokenizer, train_bpe
 from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer, train_bpe
 
 TEXTS = [
     "the cat sat on the mat, the cat sat",

@@ -18,7 +18,7 @@ from headjax.mesh.rules import ShardingConfig
 from headjax.models import Compute, Model, VisionConfig
 from headjax.models.config import Loss
 from headjax.models.tasks import Classification
-from headjax.plan.collectives import collectives
+from headjax.plan.plan import collectives
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.step import Trainer, _program, gradient
 from tests import tiny
