@@ -108,8 +108,7 @@ def order_heads(
         (32, 'decoder/1/6')
 
     Args:
-        model, batches, loss, strict: As for `score_heads`. The order `reconstruction` reads no labels where there is no
-            loss and the model offers the walk, see `headjax.reconstruction_order`.
+        model, batches, loss, strict: As for `score_heads`; of the order `reconstruction` as for `reconstruction_order`.
         by: Name of an order (`headjax.heads.orders.ORDERS`): a score, `ablation`, `hard_concrete`, `subset`, ...
             Or an `OrderConfig`, which also says the head stacks, and whether KV groups go whole.
         count: Number of heads to remove, for the orders that choose them together (`subset`).
