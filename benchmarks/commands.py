@@ -20,7 +20,7 @@ import jax
 
 import headjax
 from benchmarks.result import RESIDENT, BenchResult
-from headjax.commands.examples import Examples, open_model_and_examples
+from headjax.commands.inputs import Examples, start
 from headjax.commands.prune import Options
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
@@ -78,7 +78,7 @@ def run(
     options = Options(
         model=str(models[0]), out="", remove="50%", task=task, calibration=calibration, calibrate=calibrate
     )
-    tokens, wall, cpu = one_pass(*open_model_and_examples(options))
+    tokens, wall, cpu = one_pass(*start(options))
     costs: dict[str, list[Cost]] = {}
     with tempfile.TemporaryDirectory() as folder, progress("commands", 2 * len(COMMANDS), "command") as bar:
         for number in range(2):

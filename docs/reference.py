@@ -21,8 +21,7 @@ import numpy as np
 
 import headjax
 from headjax.cli import COMMANDS, main
-from headjax.commands.made import Changed
-from headjax.commands.results import OnExamples, fields_of
+from headjax.commands.outputs import ChangedResult, ExamplesResult, fields_of
 from headjax.commands.train import Run
 from headjax.core.described import MISSING, config_fields, groups_in, in_words, parse_docstring, value_in_words
 from headjax.core.fields import Checked
@@ -232,7 +231,7 @@ def _needs(spec: TaskSpec) -> str:
     return "; ".join(found) or "a table of its columns"
 
 
-SHARED: Mapping[type, str] = {OnExamples: "examples", Changed: "changed model", Run: "run"}
+SHARED: Mapping[type, str] = {ExamplesResult: "examples", ChangedResult: "changed model", Run: "run"}
 """Keys that the results of several commands have, by the name that stands for them on the page."""
 
 

@@ -19,7 +19,7 @@ from headjax.storage.files import json_text, write_file
 from headjax.version import __version__
 
 if TYPE_CHECKING:
-    from headjax.commands.results import Result
+    from headjax.commands.outputs import CommandResult
 
 
 class Command(NamedTuple):
@@ -180,7 +180,7 @@ def _run(words: list[str]) -> int:
     )
     options = parse_options(command.Options, typed, parser, **given)
 
-    from headjax.commands.places import check_inputs, check_outputs
+    from headjax.commands.inputs import check_inputs, check_outputs
     from headjax.core.programs import keep_programs
     from headjax.core.progress import Terminal, shown_on
     from headjax.report.tables import print_table
@@ -197,7 +197,7 @@ def _run(words: list[str]) -> int:
         shown = Terminal(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115  (closed by whoever calls)
         start = time.perf_counter()
         try:
-            result: Result = command.run(options, shown_on(Terminal(sys.stderr)))
+            result: CommandResult = command.run(options, shown_on(Terminal(sys.stderr)))
         except HeadjaxError as error:
             respell(error, options)
             raise

@@ -13,20 +13,20 @@ import pytest
 
 from headjax import __version__
 from headjax.cli import main
-from headjax.commands.results import Result, found
+from headjax.commands.outputs import CommandResult, key
 from headjax.report.tables import Column, Table
 from tests import tiny
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Numbers(Result):
-    loss: float = found()
-    losses: list = found()
-    heads: np.ndarray = found()
+class Numbers(CommandResult):
+    loss: float = key()
+    losses: list = key()
+    heads: np.ndarray = key()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shown(Result):
+class Shown(CommandResult):
     shown: list = dataclasses.field(default_factory=list)
     last: str = ""
 

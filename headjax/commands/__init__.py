@@ -1,1 +1,1 @@
-"""The commands of the `headjax` command line, one file each: arguments, a call into the library, a `Result`."""
+"""The commands of the `headjax` command line, one file each: arguments, a call into the library, a `CommandResult`."""

@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import TableOptions, Timed, TimedOptions, open_model_and_task
-from headjax.commands.expected import ABLATING, tell_time
-from headjax.commands.options import option
-from headjax.commands.results import OnExamples, found
+from headjax.commands.inputs import ABLATING, Examples, UntilDeadline, start, tell_time
+from headjax.commands.options import TableOptions, TimedOptions, option
+from headjax.commands.outputs import ExamplesResult, key
 from headjax.commands.score import SHOWN, extremes
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
@@ -33,33 +32,33 @@ class Options(TimedOptions, TableOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(OnExamples):
+class Result(ExamplesResult):
     """Effects of ablations."""
 
-    metric: str = found("the headline metric, of the first mode as are the keys up to `test`")
-    baseline: Mapping[str, float] = found("metrics with all heads")
-    effect: Mapping[str, float] = found("change of the headline by head")
-    effects: Mapping[str, Any] = found("change of every metric, by name and head")
-    p_value: Mapping[str, float] = found("by head")
-    test: str = found("the paired test")
-    modes: Mapping[str, Any] = found("the same by mode")
+    metric: str = key("the headline metric, of the first mode as are the keys up to `test`")
+    baseline: Mapping[str, float] = key("metrics with all heads")
+    effect: Mapping[str, float] = key("change of the headline by head")
+    effects: Mapping[str, Any] = key("change of every metric, by name and head")
+    p_value: Mapping[str, float] = key("by head")
+    test: str = key("the paired test")
+    modes: Mapping[str, Any] = key("the same by mode")
     effects_by_mode: Mapping[str, HeadEffects]
 
     def tables(self) -> Sequence[Table]:
         return [_table(effects, mode, self.about) for mode, effects in self.effects_by_mode.items()]
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """The effect of removing each head, and of keeping only one of its layer, with paired tests."""
     modes = options.mode
     for mode in modes:
         if mode not in MODES:
             raise HeadjaxError(f"--mode: {unknown_name('mode', mode, MODES)}")
 
-    from headjax.evaluation.selection import describe, in_words
     from headjax.heads.head_id import all_heads
 
-    model, task = open_model_and_task(options)
+    model, examples = start(options)
+    task = examples.evaluation
     model = task.fit(model)
     if options.max_time is None:
         tell_time(model, options, task=task, judged=len(modes) * (1.0 + ABLATING * len(all_heads(model.config))))
@@ -69,13 +68,11 @@ def run(options: Options, progress: Progress) -> Found:
     for mode in modes[1:]:  # on as many examples as the first had time for
         measured[mode], _ = _effects(model, task, mode, untimed, limit, progress)
     by_mode = {mode: effects_to_json(effects) for mode, effects in measured.items()}
-    described = describe(task, limit)
-    return Found(
+    return Result(
         **by_mode[modes[0]],
         modes=by_mode,
         effects_by_mode=measured,
-        evaluation=described,
-        about=in_words(None, described),
+        **Examples(task, task, limit, dataclasses.replace(options, limit=limit)).described(selection=False),
     )
 
 
@@ -89,7 +86,7 @@ def _effects(
 
     heads = len(all_heads(model.config))
     chosen: Any = {"limit": limit, "buckets": options.lengths}
-    batches = Timed(task.batches(options.batch_size, **chosen), options, parts=len(options.mode))
+    batches = UntilDeadline(task.batches(options.batch_size, **chosen), options, parts=len(options.mode))
     with progress(f"ablating {heads} heads, {mode}", task.count_batches(options.batch_size, **chosen), "batch") as bar:
         ablation = ablate(model, batches, mode, metrics=task.measure.of_model(), progress=bar)
     with progress("testing", heads, "head") as bar:

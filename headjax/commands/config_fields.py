@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from headjax.commands.results import Result, found
+from headjax.commands.outputs import CommandResult, key
 from headjax.core.described import (
     MISSING,
     ConfigField,
@@ -98,10 +98,10 @@ def _choices(hint: Any) -> tuple[Any, ...] | None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConfigFields(Result):
+class ConfigFields(CommandResult):
     """The fields of a run's config."""
 
-    fields: Sequence[Row] = found("`path`, `type`, `choices`, `default`, `meaning`, ... with `--help-config`")
+    fields: Sequence[Row] = key("`path`, `type`, `choices`, `default`, `meaning`, ... with `--help-config`")
 
     def tables(self) -> Sequence[Table]:
         return []

@@ -6,19 +6,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import (
+from headjax.commands.inputs import REFITTING, Cost, start, tell_time
+from headjax.commands.options import (
     DIRECTORY,
     TASK,
     DirectoryKind,
     ExamplesOptions,
+    PlannedOptions,
     TableOptions,
-    open_model_and_examples_if_any,
+    argument,
+    option,
 )
-from headjax.commands.expected import REFITTING, Cost, PlannedOptions, tell_time
 from headjax.commands.graphs import QuantizingOptions
-from headjax.commands.made import Changed, made, planned_exports
-from headjax.commands.options import argument, option
-from headjax.commands.results import found, table_of
+from headjax.commands.outputs import ChangedResult, finish, key, planned_exports, table_of
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, unknown_name
@@ -64,11 +64,11 @@ class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Changed):
+class Result(ChangedResult):
     """A converted model."""
 
-    error_per_layer: Sequence[Any] = found("`stack`, `layer`, `relative_error`, `value_error`, `logit_error`")
-    divergence: Mapping[str, float] = found(
+    error_per_layer: Sequence[Any] = key("`stack`, `layer`, `relative_error`, `value_error`, `logit_error`")
+    divergence: Mapping[str, float] = key(
         "from the original on held-out calibration examples, by what was tried; the least was taken"
     )
 
@@ -85,7 +85,7 @@ class Found(Changed):
         return [table_of(columns, rows, notes=notes), self.comparison()]
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Writes the model in another formulation; with a task, also its metrics before and after."""
     from headjax.conversion import convert
     from headjax.conversion.model import planned
@@ -95,7 +95,7 @@ def run(options: Options, progress: Progress) -> Found:
     for name in ("calibration", "reconstruct"):
         if getattr(options, name) and options.calibrate is None:
             raise HeadjaxError(f"--{name}: needs --calibrate N")
-    model, examples = open_model_and_examples_if_any(options)
+    model, examples = start(options) if options.task else (options.loaded(), None)
     places = options.stacks or None, options.layers or None
     exports = planned_exports(options, model, planned(model.config, options.to, *places))
     task, batches, more = None, None, {}
@@ -104,7 +104,8 @@ def run(options: Options, progress: Progress) -> Found:
         batches = None if options.calibrate is None else examples.calibrating(options.seed)
         more = examples.described(selection=batches is not None)
         chosen = [] if batches is None else [CALIBRATING, *[REFITTING] * options.reconstruct]
-        tell_time(model, options, examples=examples, chosen=chosen, task=task, judged=2.0, max_time=options.max_time)
+        told: dict[str, Any] = {"task": task, "judged": 2.0, "max_time": options.max_time}
+        tell_time(model, options, batches=batches or (), chosen=chosen, **told)
     conversion = convert(
         model,
         options.to,
@@ -118,10 +119,10 @@ def run(options: Options, progress: Progress) -> Found:
     converted = conversion.model
     history = reversed(converted.history)
     tried: Mapping[str, Any] = next((entry for entry in history if entry["action"] == "convert"), {})
-    return Found(
+    return Result(
         error_per_layer=conversion.errors,
         divergence=tried.get("divergence", {}),
         exports=exports,
-        **made(model, converted, options, progress, task=task),
+        **finish(model, converted, options, progress, task=task),
         **more,
     )

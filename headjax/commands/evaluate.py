@@ -6,11 +6,11 @@ import dataclasses
 import importlib.util
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from headjax.commands.examples import TableOptions, TaskOptions, by_field, open_model_and_task, printed_metrics
-from headjax.commands.options import argument, option
-from headjax.commands.results import ABSENT, Result, found
+from headjax.commands.inputs import printed_metrics, start
+from headjax.commands.options import TableOptions, TaskOptions, argument, option
+from headjax.commands.outputs import ABSENT, CommandResult, key
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count
@@ -35,25 +35,27 @@ REPEATS = 7
 class Options(TaskOptions, TableOptions):
     """Options of `headjax evaluate`."""
 
+    split: ClassVar[str] = "all"
+
     other: str = argument("OTHER", "another model directory, to compare with on the same examples", "", reads="model")
     beams: Count | None = option(None, f"beam size of translations, for BLEU (default: {BEAMS}; 0: no BLEU)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Result):
+class Result(CommandResult):
     """Metrics of a model on a task."""
 
-    metrics: Mapping[str, float] = found()
-    examples: int = found()
-    task: str = found()
-    evaluation: Mapping[str, Any] = found()
-    headline: str = found("the main metric")
-    higher_is_better: bool = found("of the headline")
-    protocol: Mapping[str, Any] = found(
+    metrics: Mapping[str, float] = key()
+    examples: int = key()
+    task: str = key()
+    evaluation: Mapping[str, Any] = key()
+    headline: str = key("the main metric")
+    higher_is_better: bool = key("of the headline")
+    protocol: Mapping[str, Any] = key(
         "of wikitext2: `text`, `split`, `context`, `stride`, `begins_with`, `tokens`, `words`, `bytes`", default=ABSENT
     )
-    bleu_signature: str = found("of translations", default=ABSENT)
-    other: Mapping[str, Any] = found(
+    bleu_signature: str = key("of translations", default=ABSENT)
+    other: Mapping[str, Any] = key(
         "with OTHER: its `metrics`; `parameters` and `seconds_per_batch` of both, `speed_up`; `agreement` and its "
         "`measure`; the paired `test` and its `significance` (`difference`, `p_value`, `low`, `high`)",
         default=ABSENT,
@@ -83,14 +85,15 @@ def _words(other: Mapping[str, Any], examples: int) -> list[str]:
     return notes
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """The model's loss and the task's metrics; beside another model also agreement, a paired test, and speed."""
     from headjax.data.forms.language import Translations
     from headjax.evaluation.paired import compare
     from headjax.evaluation.selection import describe
     from headjax.evaluation.task import measure_task
 
-    model, task = open_model_and_task(options, split="all")
+    model, examples = start(options)
+    task = examples.evaluation
     pairs = task.data.validation
     if options.beams and not isinstance(pairs, Translations):
         raise HeadjaxError(f"--beams: {task.name} is not about translations")
@@ -120,7 +123,7 @@ def run(options: Options, progress: Progress) -> Found:
             bleu = _bleu(model, task, pairs, options, progress)
             metrics["bleu"], more["bleu_signature"] = bleu.score, bleu.signature
             notes.append(f"BLEU: {bleu.signature}, beam size {options.beams or BEAMS}.")
-    return Found(
+    return Result(
         metrics=metrics,
         examples=measured.examples,
         task=task.name,
@@ -135,14 +138,12 @@ def run(options: Options, progress: Progress) -> Found:
 
 def _other(options: Options) -> tuple[Model, Task]:
     """Return the other model and the task as it reads it; the error of one that does not fit names the model."""
-    from headjax.evaluation.specs import load_task
-    from headjax.hub.either import read_model
-
-    model = read_model(options.other)
     try:
-        return model, load_task(options.task, model, options.length or 0, split="all", columns=by_field(options))
+        model, examples = start(dataclasses.replace(options, model=options.other))
     except HeadjaxError as error:
-        raise HeadjaxError(f"{options.other}: {error}") from None
+        text = str(error)
+        raise HeadjaxError(text if text.startswith(options.other) else f"{options.other}: {text}") from None
+    return model, examples.evaluation
 
 
 def _pair(

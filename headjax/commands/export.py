@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from headjax.commands.examples import MODEL
 from headjax.commands.graphs import QUANTIZE, Quantized
-from headjax.commands.options import CommandOptions, argument, option
-from headjax.commands.results import Result, found
+from headjax.commands.options import MODEL, CommandOptions, argument, option
+from headjax.commands.outputs import CommandResult, key
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
@@ -36,23 +35,23 @@ class Options(CommandOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Result):
+class Result(CommandResult):
     """A Hugging Face directory."""
 
     title = "Exported"
 
-    family: str = found("`model_type`", "family")
-    layout: str = found("", "layout")
-    tensors: int = found("", "tensors", numbers.count)
-    bytes: int = found("of the weights", "size", numbers.size)
-    bytes_before: int | None = found(
+    family: str = key("`model_type`", "family")
+    layout: str = key("", "layout")
+    tensors: int = key("", "tensors", numbers.count)
+    bytes: int = key("of the weights", "size", numbers.size)
+    bytes_before: int | None = key(
         "of the weights when they were imported; null for others", "size when imported", numbers.size
     )
-    max_difference: float | None = found(
+    max_difference: float | None = key(
         "of outputs; null unless checked", "largest difference of outputs", numbers.significant
     )
-    notes: Sequence[str] = found("what changed, such as the family")
-    directory: str = found("", said="directory")
+    notes: Sequence[str] = key("what changed, such as the family")
+    directory: str = key("", said="directory")
 
     def tables(self) -> Sequence[Table]:
         saved = 0.0 if self.bytes_before is None else 1.0 - self.bytes / self.bytes_before
@@ -62,7 +61,7 @@ class Found(Result):
         return "; ".join((*self.notes, super().message()))
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Writes a model as a Hugging Face directory that computes the same, or says why none can."""
     from headjax.hub import to_huggingface
     from headjax.hub.checking import max_difference
@@ -77,4 +76,4 @@ def run(options: Options, progress: Progress) -> Found:
     exported = to_huggingface(model, options.out, options.layout, **chosen, progress=progress)
     if options.check and options.layout != "onnx":  # a graph is compared in any case
         exported = exported._replace(max_difference=max_difference(model, options.out))
-    return Found(**exported._asdict(), directory=str(options.out))
+    return Result(**exported._asdict(), directory=str(options.out))

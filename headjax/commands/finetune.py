@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headjax.commands.examples import MODEL, WritingOptions
-from headjax.commands.made import Made, evaluate_each, made
-from headjax.commands.options import argument, option
-from headjax.commands.own_files import OwnFiles
-from headjax.commands.results import found, table_of
+from headjax.commands.options import MODEL, WritingOptions, argument, option
+from headjax.commands.outputs import ModelResult, evaluate_each, finish, key, table_of
 from headjax.commands.train import MAX_TIME, Run
 from headjax.core import numbers
 from headjax.core.errors import CheckpointError, HeadjaxError, require
@@ -37,8 +34,15 @@ RECORDS = 50
 """Approximate number of records of the training loss in a run."""
 
 
+TrainedTask = Literal[
+    "classification", "pairs", "multi_label", "regression", "similarity", "retrieval", "tokens", "questions",
+    "translation", "text", "images",
+]  # fmt: skip
+"""Tasks that a model can be trained for; `pairs` is a classification of pairs of texts."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(WritingOptions, OwnFiles):
+class Options(WritingOptions):
     """Options of `headjax finetune`."""
 
     model: str = argument("MODEL", f"{MODEL}, to start from", reads="model")
@@ -48,6 +52,17 @@ class Options(WritingOptions, OwnFiles):
         f"{MODEL}, to distil from: its logits (temperature 2) count as much as the labels",
         "MODEL",
         reads="model",
+    )
+    train: str = option(help="table, SQuAD's JSON, text or folder of images to train on", metavar="FILE", reads="task")
+    validation: str = option(
+        "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads="task"
+    )
+    task: TrainedTask | None = option(None, "what to train for (default: by the file's columns and the model)")
+    columns: tuple[str, ...] = option(
+        (), "columns of a table: TEXT,LABEL or TEXT,SECOND,LABEL or SOURCE,TARGET (default: by name)", "NAMES"
+    )
+    length: Size | None = option(
+        None, "cut texts to N tokens (default: the model's positions, at most 512; questions 384, translations 128)"
     )
     epochs: Positive = option(3.0, "times that every training example is read")
     steps: Steps | None = option(None, "train for N steps instead of epochs")
@@ -60,19 +75,19 @@ class Options(WritingOptions, OwnFiles):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Run, Made):
+class Result(Run, ModelResult):
     """A model that was fine-tuned."""
 
     title = "Fine-tuning"
 
-    task: str = found("what it was trained for", "task")
-    examples: Mapping[str, int] = found(
+    task: str = key("what it was trained for", "task")
+    examples: Mapping[str, int] = key(
         "numbers of `train` and `validation`",
         "examples",
         lambda some: f"{some['train']:,} to train on, {some['validation']:,} to evaluate on",
     )
-    validation: str = found("where the validation examples come from", "validation")
-    learning_curve: Sequence[Mapping[str, float]] = found("evaluations: `step`, `epoch`, `train_loss`, metrics")
+    validation: str = key("where the validation examples come from", "validation")
+    learning_curve: Sequence[Mapping[str, float]] = key("evaluations: `step`, `epoch`, `train_loss`, metrics")
 
     def tables(self) -> Sequence[Table]:
         names = list(dict.fromkeys(name for point in self.learning_curve for name in point))
@@ -84,7 +99,7 @@ class Found(Run, Made):
         return [*super().tables(), *curve, *([] if self.ending is None else [self.ending])]
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Trains a model on your own files and writes it as a model directory; an interrupted run continues."""
     from headjax.commands.own_data import infer_task
     from headjax.evaluation.task import Evaluation
@@ -93,7 +108,14 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.training.recording import read_metrics
 
     model = read_model(options.model, progress=progress)
-    inferred = infer_task(model, options)
+    inferred = infer_task(
+        model,
+        options.train,
+        validation=options.validation,
+        task=options.task,
+        columns=options.columns,
+        length=options.length or 0,
+    )
     data = inferred.data.load(model.tokenizer)
     config = run_config(options, _start(options, model), inferred, len(data.train))
     try:
@@ -105,7 +127,7 @@ def run(options: Options, progress: Progress) -> Found:
     if result.finished or result.diverged is not None:
         remove_directory(workdir)
         remove_directory(_copy(workdir))
-    trained = Found.of(
+    trained = Result.of(
         result,
         options.out,
         names_or_numbers(result.model.config),
@@ -121,7 +143,7 @@ def run(options: Options, progress: Progress) -> Found:
     evaluations = [Evaluation(dict(result.metrics), 0, {}, result.notes)]
     if inferred.output is None:  # the model had this output before, so that the metrics of both are comparable
         evaluations = evaluate_each((model, result.model), task, options, progress)
-    ending = made(model, result.model, options, progress, task=task, evaluations=evaluations, written=said)
+    ending = finish(model, result.model, options, progress, task=task, evaluations=evaluations, written=said)
     return dataclasses.replace(trained, notes=(), **ending)
 
 

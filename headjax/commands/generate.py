@@ -7,9 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headjax.commands.examples import MODEL, BatchOptions
-from headjax.commands.options import argument, option
-from headjax.commands.results import Result, found
+from headjax.commands.options import MODEL, BatchOptions, argument, option
+from headjax.commands.outputs import CommandResult, key
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, NotNegative, Size
@@ -41,14 +40,14 @@ class Options(BatchOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Result):
+class Result(CommandResult):
     """Generated texts."""
 
-    text: Sequence[str] = found("by prompt")
-    prompts: Sequence[str] = found()
-    tokens: int = found("generated")
-    seconds: float = found("after compilation")
-    tokens_per_second: float = found()
+    text: Sequence[str] = key("by prompt")
+    prompts: Sequence[str] = key()
+    tokens: int = key("generated")
+    seconds: float = key("after compilation")
+    tokens_per_second: float = key()
 
     def tables(self) -> Sequence[Table]:
         speed = f"{numbers.count(self.tokens_per_second)} tokens per second"
@@ -57,7 +56,7 @@ class Found(Result):
         return [Table((Column("Prompt"), Column("Generated")), rows, notes=[note])]
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Continue prompts or translate sources, and time it."""
     import jax
     import numpy as np
@@ -95,7 +94,7 @@ def run(options: Options, progress: Progress) -> Found:
             texts += texts_of(model, rows, made.tokens, made.lengths, end, count)
             tokens += int(made.lengths[:count].sum())
             bar(len(texts), {})
-    return Found(text=texts, prompts=prompts, tokens=tokens, seconds=seconds, tokens_per_second=tokens / seconds)
+    return Result(text=texts, prompts=prompts, tokens=tokens, seconds=seconds, tokens_per_second=tokens / seconds)
 
 
 def prompts_of(options: Options) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from headjax.commands.examples import WritingOptions
+from headjax.commands.options import WritingOptions
 from headjax.commands.options import option
 from headjax.core.errors import HeadjaxError
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from headjax.commands.options import CommandOptions, argument, option
-from headjax.commands.results import Result, found
+from headjax.commands.outputs import CommandResult, key
 from headjax.core import numbers
 from headjax.core.progress import Progress, printable
 from headjax.report.tables import Table
@@ -27,24 +27,24 @@ class Options(CommandOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Result):
+class Result(CommandResult):
     """A model from a Hugging Face directory."""
 
     title = "Imported"
 
-    family: str = found("`model_type`", "family")
-    tensors: int = found("", "tensors", numbers.count)
-    parameters: int = found("", "parameters", numbers.count)
-    heads: int = found("", "heads", numbers.count)
-    dtype: Sequence[str] = found("types of the weights", "weights", ", ".join)
-    tokenizer: bool = found("whether it has one")
-    model: str = found("its folder", said="model")
+    family: str = key("`model_type`", "family")
+    tensors: int = key("", "tensors", numbers.count)
+    parameters: int = key("", "parameters", numbers.count)
+    heads: int = key("", "heads", numbers.count)
+    dtype: Sequence[str] = key("types of the weights", "weights", ", ".join)
+    tokenizer: bool = key("whether it has one")
+    model: str = key("its folder", said="model")
 
     def tables(self) -> Sequence[Table]:
         return [self.summary(("tokenizer", "yes" if self.tokenizer else "none"))]
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Reads a Hugging Face directory, strictly, and writes it as a model directory."""
     from headjax.core.tensors import flatten
     from headjax.hub import from_huggingface
@@ -60,7 +60,7 @@ def run(options: Options, progress: Progress) -> Found:
             file=sys.stderr,
         )
     entry = model.history[-1]
-    return Found(
+    return Result(
         family=entry["family"],
         tensors=entry["tensors"],
         parameters=model.num_parameters,

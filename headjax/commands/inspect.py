@@ -7,9 +7,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import MODEL, ConfigOptions
-from headjax.commands.options import argument, option
-from headjax.commands.results import ABSENT, Result, found, table_of
+from headjax.commands.options import MODEL, ConfigOptions, argument, option
+from headjax.commands.outputs import ABSENT, CommandResult, key, table_of
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
@@ -31,21 +30,21 @@ class Options(ConfigOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Result):
+class Result(CommandResult):
     """Sizes and costs of a model."""
 
     title = "Model"
 
-    parameters: int = found("", "parameters", "{:,}".format)
-    heads: int = found("", "heads", "{:,}".format)
-    flops: int = found("of one example of `length` tokens", "FLOPs of an example", numbers.flops)
-    cache_bytes_per_token: int = found("of decoding", "cache per token", numbers.size)
-    length: int = found("", "tokens of an example", numbers.count)
-    layers: Sequence[LayerSummary] = found(
+    parameters: int = key("", "parameters", "{:,}".format)
+    heads: int = key("", "heads", "{:,}".format)
+    flops: int = key("of one example of `length` tokens", "FLOPs of an example", numbers.flops)
+    cache_bytes_per_token: int = key("of decoding", "cache per token", numbers.size)
+    length: int = key("", "tokens of an example", numbers.count)
+    layers: Sequence[LayerSummary] = key(
         "`stack`, `layer`, `kind`, `heads`, `sizes`, `parameters`, `flops`, `cache_bytes_per_token`, `tied_layers`"
     )
 
-    captured_variance: Mapping[str, Any] = found(
+    captured_variance: Mapping[str, Any] = key(
         "with `--captured-variance`: ranks by layer, by `query`, `key`, `product` (of all heads together) and "
         "`product_by_head` (mean of single heads), and by share of the squared norm",
         default=ABSENT,
@@ -56,7 +55,7 @@ class Found(Result):
         return [self.summary(), _layers(self.layers), *ranks]
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Counts parameters, heads, FLOPs and cache from the config; captured variance from the weights."""
     if bool(options.model) == bool(options.config):
         raise HeadjaxError("inspect: give a model directory or --config, one of them")
@@ -72,7 +71,7 @@ def run(options: Options, progress: Progress) -> Found:
     else:
         config = ModelSource.of(load_config(options.config, options.overrides).to_dict()).architecture()
     ranks = _ranks(options.model) if options.captured_variance else ABSENT
-    return Found(**summarize(config, options.length)._asdict(), captured_variance=ranks)
+    return Result(**summarize(config, options.length)._asdict(), captured_variance=ranks)
 
 
 SHARES = (0.9, 0.95, 0.99)

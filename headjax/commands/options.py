@@ -1,6 +1,6 @@
 """Options of commands: one frozen dataclass each, of whose fields, their types and bounds argparse is made.
 
-What an option reads and writes is declared with it; `headjax.commands.places` looks at both before any work is done.
+What an option reads and writes is declared with it; `headjax.commands.inputs` looks at both before any work is done.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from headjax.core.errors import ColumnsError, HeadjaxError
-from headjax.core.fields import check_value
+from headjax.core.fields import Count, Positive, Size, check_value
+
+if typing.TYPE_CHECKING:
+    from headjax.core.progress import Progress
+    from headjax.models.model import Model
 
 Read = Literal["", "model", "task", "config", "file", "path"]
 """Input that an option names: a model directory, a task by name or path, a config, a file; a path is looked at late."""
@@ -221,3 +225,171 @@ def _number(kind: type, text: str) -> Any:
         return kind(text)
     except ValueError:
         raise ValueError(f"expected a {'whole ' if kind is int else ''}number, got {text!r}") from None
+
+
+# Options that several commands have.
+
+CALIBRATE, FEWEST = 512, 32
+"""Greatest and least default number of examples that choose."""
+
+SECONDS = 240.0
+"""Time that the passes over the examples that choose may take by default."""
+
+MODEL = "model directory, headjax's or of Hugging Face"
+"""Help of MODEL."""
+
+DirectoryKind = Literal["huggingface", "headjax"]
+
+DIRECTORY = "kind of directory that OUT is (default: MODEL's)"
+"""Help of the option of a `DirectoryKind`."""
+
+TASK = "task name (python, sst2, ...) or a file"
+"""Help of `--task`, also where a command can do without."""
+
+
+LENGTHS = (16, 32, 64, 128, 256)
+"""Lengths to which texts are padded, so that short ones cost less; each takes a program."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigOptions(CommandOptions):
+    """Options of commands that read a config file; the command line collects the overrides."""
+
+    config: str = option(
+        help="config file, with its arguments; --config.FIELD=VALUE sets a field of it",
+        metavar="FILE[:ARGS]",
+        reads="config",
+    )
+    overrides: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchOptions(CommandOptions):
+    """Options of commands that compute in batches."""
+
+    title: ClassVar[str] = "examples"
+    batch_size: Size = option(16, "examples (texts, prompts) per batch")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReadingOptions(BatchOptions):
+    """Options of commands that read the examples of a task."""
+
+    title: ClassVar[str] = "examples"
+    task: str = option(help=TASK, metavar="TASK", reads="task")
+    limit: Count = option(0, "use the first N examples; 0 is all")
+    length: Size | None = option(
+        None, "cut texts, or both sentences of a similarity, to N tokens (default: all positions, up to 512; squad 384)"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableOptions(CommandOptions):
+    """Options of commands that read tables whose columns have other names."""
+
+    title: ClassVar[str] = "examples"
+    columns: tuple[str, ...] = option(
+        (), "columns of a table with labels: TEXT,LABEL or TEXT,SECOND,LABEL (default: by name)", "NAMES"
+    )
+
+
+def by_field(columns: Sequence[str]) -> dict[str, str]:
+    """Return the columns that `--columns` names by field."""
+    if not columns:
+        return {}
+    if len(columns) not in (2, 3):
+        raise HeadjaxError("--columns: expected TEXT,LABEL or TEXT,SECOND,LABEL")
+    text, *second, label = columns
+    return {"text": text, **({"second": second[0]} if second else {}), "label": label}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskOptions(ReadingOptions):
+    """Options of commands that evaluate a model on a task."""
+
+    title: ClassVar[str] = "examples"
+    split: ClassVar[str] = "validation"
+    """Split that is evaluated on, see `load_task`."""
+
+    model: str = argument("MODEL", MODEL, reads="model")
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths to which texts are padded, besides that of the longest; short ones come first."""
+        return LENGTHS
+
+    def loaded(self) -> Model:
+        """Return the model of the directory."""
+        from headjax.hub.either import read_model
+
+        return read_model(self.model)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExamplesOptions(TaskOptions):
+    """Options of commands that choose on some examples of a task and measure on others (`evaluation.selection`)."""
+
+    title: ClassVar[str] = "examples"
+    calibration: str = option(
+        "",
+        "examples that choose: another file or task, or validation; metrics are then taken on all of --task (default: "
+        "the task's own training examples; a task with one split is divided in halves)",
+        "FILE",
+        reads="task",
+    )
+    calibrate: Count | None = option(
+        None,
+        f"number of examples that choose; 0 is all (default: --limit, or {CALIBRATE}, fewer where they would take more "
+        f"than {SECONDS / 60:.0f} minutes here)",
+    )
+
+    def loaded(self) -> Model:
+        for name in () if self.task else ("calibration", "calibrate", "max_time"):
+            if getattr(self, name, None):
+                raise HeadjaxError(f"--{name.replace('_', '-')}: needs a task to measure on, name one with --task")
+        return super().loaded()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WritingOptions(CommandOptions):
+    """Options of commands that write a model made of another one."""
+
+    model: str
+    out: str
+    format: DirectoryKind | None = option(None, DIRECTORY, name="--to")
+    quantize: str | None = None
+
+    def write(self, model: Model, progress: Progress) -> str:
+        """Write the model to OUT; return what is to be said about it."""
+        from headjax.hub.either import write_model
+
+        return write_model(model, self.out, self.kind(), quantize=self.quantize, progress=progress)
+
+    def kind(self) -> DirectoryKind:
+        """Return the kind of directory that OUT becomes."""
+        from headjax.hub.either import kind_of_directory
+
+        return self.format or kind_of_directory(self.model)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimedOptions(TaskOptions):
+    """Options of commands whose result is one on fewer examples where time runs out."""
+
+    title: ClassVar[str] = "examples"
+    max_time: Positive | None = option(
+        None, "time limit, after which no further batch is read; the result gives its number of examples", "MINUTES"
+    )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths to which texts are padded; where time may run out, the longest alone keeps their order."""
+        return () if self.max_time is not None else super().lengths
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedOptions(CommandOptions):
+    """Options of commands that take known numbers of passes over their examples."""
+
+    title: ClassVar[str] = "examples"
+    max_time: Positive | None = option(None, "refuse work that takes longer, by a timed pass", "MINUTES")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headjax.commands.examples import by_field
-from headjax.commands.own_files import OwnFiles
+from headjax.commands.options import by_field
 from headjax.core.class_names import ClassIndex, is_missing, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.config import DataConfig, Opened
@@ -44,35 +44,42 @@ class InferredTask(NamedTuple):
     division: str
 
 
-def infer_task(model: Model, files: OwnFiles) -> InferredTask:
-    """Return the task of the files for a model."""
-    request = Request(model, files.length or 0)
+def infer_task(
+    model: Model,
+    train: str,
+    *,
+    validation: str = "",
+    task: str | None = None,
+    columns: Sequence[str] = (),
+    length: int = 0,
+) -> InferredTask:
+    """Return the task of files to train on for a model; arguments are the options of `headjax finetune`."""
+    request = Request(model, length)
     if trained_tasks(model) != ("images",):
         request.tokenizer()
-    elif files.validation:
+    elif validation:
         raise HeadjaxError("--validation: a folder of images has a folder `validation` beside `train`")
-    source = resolve_training(files.train, model, task=files.task, columns=by_field(files))
+    source = resolve_training(train, model, task=task, columns=by_field(columns))
     name = source.spec.name
     data = fitted(source, request, TRANSLATION_LENGTH if name == "translation" else LENGTH)
-    data = dataclasses.replace(data, whole=False, validation=files.validation)
+    data = dataclasses.replace(data, whole=False, validation=validation)
     if source.prepared:
         return InferredTask(name, data, None, "those that were prepared")
     buckets = tuple(bound for bound in BUCKETS if bound < data.length) if name != "text" else ()
     data = dataclasses.replace(data, buckets=buckets, classes=())
     opened = dataclasses.replace(data, validation="", whole=True).open()
-    output = _output(model, opened, files.train)
+    output = _output(model, opened, train)
     names = classes_of(model) if output is None else getattr(output, "names", ()) or opened.form.label_names
-    return InferredTask(name, data.for_classes(names) if names else data, output, _division(files, opened))
+    return InferredTask(
+        name, data.for_classes(names) if names else data, output, validation or _division(train, opened)
+    )
 
 
-def _division(files: OwnFiles, opened: Opened) -> str:
-    """Return the origin of the validation examples."""
-    if files.validation:
-        return files.validation
-    if isinstance(opened.form, ImageForm):
-        return f"those of {files.train}"
-    share = f"about {opened.spec.held_out:.0%} of {files.train}, by the hash of their text"
-    return share if opened.spec.own else f"those of {files.train}"
+def _division(train: str, opened: Opened) -> str:
+    """Return the origin of validation examples that no file is named for."""
+    if isinstance(opened.form, ImageForm) or not opened.spec.own:
+        return f"those of {train}"
+    return f"about {opened.spec.held_out:.0%} of {train}, by the hash of their text"
 
 
 def _output(model: Model, opened: Opened, path: str) -> TaskOutput | None:

@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import ConfigOptions
-from headjax.commands.options import option
-from headjax.commands.results import Result, found, table_of
+from headjax.commands.options import ConfigOptions, option
+from headjax.commands.outputs import CommandResult, key, table_of
 from headjax.core import numbers
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
@@ -24,23 +23,23 @@ class Options(ConfigOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Result):
+class Result(CommandResult):
     """A training step on a TPU slice."""
 
-    topology: str = found("name of the slice")
-    devices: int = found()
-    slices: int = found()
-    batch_size: int = found("over all devices")
-    length: int = found("tokens of an example")
-    remat: str = found()
-    accumulate: int = found()
-    prng: str = found()
-    fits: bool = found()
-    peak_bytes_per_device: int = found()
-    hbm_bytes_per_device: int = found()
-    flops_per_device: float = found()
-    collectives: Mapping[str, Any] = found("by kind: `count`, `bytes`")
-    compile_seconds: float = found()
+    topology: str = key("name of the slice")
+    devices: int = key()
+    slices: int = key()
+    batch_size: int = key("over all devices")
+    length: int = key("tokens of an example")
+    remat: str = key()
+    accumulate: int = key()
+    prng: str = key()
+    fits: bool = key()
+    peak_bytes_per_device: int = key()
+    hbm_bytes_per_device: int = key()
+    flops_per_device: float = key()
+    collectives: Mapping[str, Any] = key("by kind: `count`, `bytes`")
+    compile_seconds: float = key()
 
     def tables(self) -> Sequence[Table]:
         columns = {
@@ -68,7 +67,7 @@ class Found(Result):
         return f"does not fit on {self.topology}: at least {peak} wanted, {there} there; {more}"
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Compile the training step for a TPU slice, on any machine."""
     import jax
 
@@ -83,4 +82,4 @@ def run(options: Options, progress: Progress) -> Found:
     with progress("compiling", 1, "step") as bar:
         planned = plan(config, where)
         bar(1, {})
-    return Found(**planned._asdict())
+    return Result(**planned._asdict())

@@ -8,9 +8,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import MODEL, ReadingOptions, TableOptions, by_field
-from headjax.commands.options import argument, option
-from headjax.commands.results import Result, found
+from headjax.commands.options import MODEL, ReadingOptions, TableOptions, argument, by_field, option
+from headjax.commands.outputs import CommandResult, key
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
@@ -42,12 +41,12 @@ class Options(ReadingOptions, TableOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Result):
+class Result(CommandResult):
     """Predictions."""
 
-    predictions: Sequence[Mapping[str, Any]] = found("by example; the keys are those of the model's output")
-    examples: int = found()
-    model: str = found()
+    predictions: Sequence[Mapping[str, Any]] = key("by example; the keys are those of the model's output")
+    examples: int = key()
+    model: str = key()
     out: str
 
     def tables(self) -> Sequence[Table]:
@@ -57,7 +56,7 @@ class Found(Result):
         return f"predictions: {self.out}" if self.out else ""
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Labels and probabilities, numbers, answers, translations or embeddings."""
     if bool(options.task) == bool(options.text):
         raise HeadjaxError("--task: give a task or file, or a text with --text, one of them")
@@ -68,7 +67,7 @@ def run(options: Options, progress: Progress) -> Found:
     from headjax.hub.either import read_model
 
     model = read_model(options.model)
-    inputs = Inputs(options.text) if options.text else read_inputs(options.task, by_field(options))
+    inputs = Inputs(options.text) if options.text else read_inputs(options.task, by_field(options.columns))
     length = options.length or 0
     if inputs is None:
         made = predict_images(model, options.task, length=length, limit=options.limit, batch_size=options.batch_size)
@@ -80,7 +79,7 @@ def run(options: Options, progress: Progress) -> Found:
     made = [{name: _rounded(name, value) for name, value in row.items()} for row in made]
     if options.out:
         write_file(path_of(options.out), WRITERS[path_of(options.out).suffix](made).encode())
-    return Found(predictions=made, examples=len(made), model=options.model, out=options.out)
+    return Result(predictions=made, examples=len(made), model=options.model, out=options.out)
 
 
 def _rounded(name: str, value: Any) -> Any:

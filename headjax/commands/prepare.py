@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.options import CommandOptions, argument, option
-from headjax.commands.results import Result, found
+from headjax.commands.outputs import CommandResult, key
 from headjax.core import numbers
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.fields import Positive, Size
@@ -58,18 +58,18 @@ class Options(CommandOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Result):
+class Result(CommandResult):
     """Prepared shards."""
 
-    task: str = found()
-    examples: int = found("in all splits")
-    shards: int = found("number of shards of all hosts")
-    written: int = found("number of shards written now")
-    splits: Mapping[str, Mapping[str, float]] = found("counts by split")
-    tokenizer: Any = found("fingerprint of the tokenizer")
-    vocab_size: int = found()
-    path: str = found("the folder")
-    waiting: Sequence[int] = found("hosts that have not finished")
+    task: str = key()
+    examples: int = key("in all splits")
+    shards: int = key("number of shards of all hosts")
+    written: int = key("number of shards written now")
+    splits: Mapping[str, Mapping[str, float]] = key("counts by split")
+    tokenizer: Any = key("fingerprint of the tokenizer")
+    vocab_size: int = key()
+    path: str = key("the folder")
+    waiting: Sequence[int] = key("hosts that have not finished")
     host: int
 
     def tables(self) -> Sequence[Table]:
@@ -84,7 +84,7 @@ class Found(Result):
         return f"host {self.host}: {where}; hosts that have not finished: {others}" if others else where
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Writes a task as tokenised shards; started again it continues."""
     from headjax.core.share import Share
     from headjax.data.prepare import prepare
@@ -107,7 +107,7 @@ def run(options: Options, progress: Progress) -> Found:
     )
     folder = made.prepared
     splits = {split: folder.counts(split) for split in ("train", "validation") if folder.of(split)}
-    return Found(
+    return Result(
         task=opened.spec.name,
         examples=sum(counts["examples"] for counts in splits.values()),
         shards=len(folder.shards),

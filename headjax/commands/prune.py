@@ -8,18 +8,17 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from headjax.commands.examples import (
+from headjax.commands.inputs import REFITTING, Examples, cost_of_order, start, tell_time
+from headjax.commands.options import (
     TASK,
-    Examples,
     ExamplesOptions,
+    PlannedOptions,
     TableOptions,
-    open_model_and_examples_if_any,
+    argument,
+    option,
 )
-from headjax.commands.expected import REFITTING, PlannedOptions, cost_of_order, tell_time
 from headjax.commands.graphs import QuantizingOptions
-from headjax.commands.made import Changed, made, planned_exports
-from headjax.commands.options import argument, option
-from headjax.commands.results import ABSENT, found, table_of
+from headjax.commands.outputs import ABSENT, ChangedResult, finish, key, planned_exports, table_of
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.progress import Progress
@@ -27,6 +26,7 @@ from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.heads.ordering import Order, Steps
+    from headjax.models.config import Batch
     from headjax.models.model import Model
 
 OrderName = Literal[
@@ -60,12 +60,12 @@ class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Changed):
+class Result(ChangedResult):
     """A pruned model."""
 
-    kept: Sequence[Any] = found("heads")
-    removed: Sequence[Any] = found("heads")
-    layers: Sequence[Any] = found(
+    kept: Sequence[Any] = key("heads")
+    removed: Sequence[Any] = key("heads")
+    layers: Sequence[Any] = key(
         "with `--reconstruct`: `name`, `tokens`, `unknowns`, `ridge`, `held_out`, `kept`", default=ABSENT
     )
     notes: Sequence[str] = ()
@@ -84,14 +84,14 @@ class Found(Changed):
         return [table_of(columns, self.layers, title=title, notes=self.notes), self.comparison()]
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Deletes the weights of heads and writes the smaller model; with a task, also its metrics before and after."""
     from headjax.heads.head_id import all_heads
     from headjax.heads.pruning import prune
     from headjax.heads.surgery import config_after
 
     _check(options)
-    model, examples = open_model_and_examples_if_any(options)
+    model, examples = start(options) if options.task else (options.loaded(), None)
     likely = _likely(model, options)
     if options.reconstruct and examples is not None:
         left = len(all_heads(model.config)) - len(likely)
@@ -99,10 +99,11 @@ def run(options: Options, progress: Progress) -> Found:
         require(examples.number != 1, "--calibrate", "one example is too few, the ridge is chosen on another one")
     exports = planned_exports(options, model, config_after(model.config, lambda model: prune(model, likely)))
     if examples is not None:
-        chosen = [] if options.named else [cost_of_order(options.by, model.config, examples)]
+        batches = _batches(examples, options)
+        chosen = [] if options.named else [cost_of_order(options.by, model.config, len(batches))]
         chosen += [REFITTING] * options.reconstruct
         given: Any = {"task": examples.evaluation, "judged": 2.0, "max_time": options.max_time}
-        tell_time(model, options, examples=examples, chosen=chosen, **given)
+        tell_time(model, options, batches=batches, chosen=chosen, **given)
     removed, notes = _chosen(model, examples, options, progress)
     task = None if examples is None else examples.evaluation
     more: dict[str, Any] = {}
@@ -115,7 +116,7 @@ def run(options: Options, progress: Progress) -> Found:
     else:
         pruned = prune(model, removed)
     more |= {"kept": all_heads(pruned.config), "removed": removed, "exports": exports}
-    return Found(**made(model, pruned, options, progress, task=task), **more)
+    return Result(**finish(model, pruned, options, progress, task=task), **more)
 
 
 def _check(options: Options) -> None:
@@ -166,15 +167,20 @@ def _chosen(
     if options.named:
         return _named(model, options), ()
     count = requested_count(find_sites(model), options.remove)
-    batches = []
-    if examples is not None and options.by != "random":
-        batches = examples.calibrating(options.seed) if options.by == "reconstruction" else examples.scoring()
+    batches = [] if examples is None or options.by == "random" else _batches(examples, options)
     grouped = amount_of(options.remove).relative and not options.uniform
     config = OrderConfig(by=options.by, seed=options.seed, stacks=options.stacks, whole_groups=grouped)
     fitted = model if examples is None else examples.selection.fit(model)
     with progress(f"ordering by {options.by}", *units(config, len(batches))) as bar:
         order = order_heads(fitted, batches, config, count=count, progress=bar)
     return _fitting(_ways(model, order, options), count, options)
+
+
+def _batches(examples: Examples, options: Options) -> list[Batch]:
+    """Return the batches that order heads, or where nothing does those that reconstruct layers."""
+    if options.by in ("random", "reconstruction") or options.named:
+        return examples.calibrating(options.seed) if options.reconstruct or options.by == "reconstruction" else []
+    return examples.scoring()
 
 
 def _ways(model: Model, order: Order, options: Options) -> list[Steps]:

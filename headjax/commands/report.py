@@ -7,11 +7,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import Examples, ExamplesOptions, TableOptions, open_model_and_examples
-from headjax.commands.expected import ABLATING, REFITTING, SCORING, cost_of_order, tell_time
-from headjax.commands.made import milliseconds
-from headjax.commands.options import option
-from headjax.commands.results import OnExamples, found
+from headjax.commands.inputs import ABLATING, REFITTING, SCORING, Examples, cost_of_order, start, tell_time
+from headjax.commands.options import ExamplesOptions, TableOptions, option
+from headjax.commands.outputs import ExamplesResult, key, milliseconds
 from headjax.core.fields import Count, Listed, Size
 from headjax.core.progress import Progress
 from headjax.report.tables import Table
@@ -35,33 +33,33 @@ class Options(ExamplesOptions, TableOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(OnExamples):
+class Result(ExamplesResult):
     """A report about heads."""
 
-    baseline: Mapping[str, float] = found("metrics with all heads")
-    examples: int = found()
-    metric: str = found("the headline")
-    ordered_by: str = found("what they were found by")
-    scores: Mapping[str, Any] = found("by name and head")
-    effects: Mapping[str, Any] = found("of every head removed alone: `effect`, `p_value` and `test`")
-    ablated_examples: int = found()
-    curves: Mapping[str, Any] = found("points by order")
-    roles: Mapping[Any, Any] = found("by head")
-    seconds: float = found()
-    answer: str = found("how many heads can go, what that costs, and the command")
-    report: str = found("the page", said="report")
+    baseline: Mapping[str, float] = key("metrics with all heads")
+    examples: int = key()
+    metric: str = key("the headline")
+    ordered_by: str = key("what they were found by")
+    scores: Mapping[str, Any] = key("by name and head")
+    effects: Mapping[str, Any] = key("of every head removed alone: `effect`, `p_value` and `test`")
+    ablated_examples: int = key()
+    curves: Mapping[str, Any] = key("points by order")
+    roles: Mapping[Any, Any] = key("by head")
+    seconds: float = key()
+    answer: str = key("how many heads can go, what that costs, and the command")
+    report: str = key("the page", said="report")
     shown: Sequence[Table]
 
     def tables(self) -> Sequence[Table]:
         return self.shown
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Prunes by gates, scores, ablates and shows the heads of a model; writes one HTML page."""
     from headjax.head_report.page import answer, curve_table, write_report
     from headjax.head_report.study import ORDERS, StudyConfig, study_heads
 
-    model, examples = open_model_and_examples(options)
+    model, examples = start(options)
     config = StudyConfig(
         limit=options.limit,
         judged=options.judged,
@@ -78,9 +76,9 @@ def run(options: Options, progress: Progress) -> Found:
     names = shlex.quote(str(options.model)), shlex.quote(str(options.task))
     told = answer(study, *names, lambda models: milliseconds(models, progress))
     page = write_report(study, told, options.out)
-    described = examples._replace(evaluation=study.task).described()
+    described = dataclasses.replace(examples, evaluation=study.task).described()
     effects, curves = study.effects, curve_table(study)
-    return Found(
+    return Result(
         baseline=study.baseline,
         examples=study.task.count(),
         metric=study.task.headline,
@@ -108,12 +106,12 @@ def _tell_time(model: Model, examples: Examples, options: Options, config: Study
     from headjax.heads.head_id import all_heads
 
     curves, points = [CurveConfig.parse(order) for order in config.orders], len(config.percentages)
-    own = [cost_of_order(curve.order.by, model.config, examples) for curve in curves]
+    own = [cost_of_order(curve.order.by, model.config, len(examples.scoring())) for curve in curves]
     own += [REFITTING] * (points * sum(curve.reconstruct for curve in curves))
     task, heads = examples.evaluation, len(all_heads(model.config))
     whole = task.count(options.limit)
     judged, ablated = (min(count or whole, whole) / max(whole, 1) for count in (options.judged, options.ablated))
     tell_time(
-        model, options, examples=examples, chosen=[SCORING, *own * config.seeds], task=task,
+        model, options, batches=examples.scoring(), chosen=[SCORING, *own * config.seeds], task=task,
         judged=judged * (1 + config.seeds * points * len(curves)) + ablated * ABLATING * heads,
     )  # fmt: skip

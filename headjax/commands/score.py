@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.examples import ExamplesOptions, TableOptions, Timed, TimedOptions, open_model_and_examples
-from headjax.commands.expected import SCORING, tell_time
-from headjax.commands.results import OnExamples, found
+from headjax.commands.inputs import SCORING, UntilDeadline, start, tell_time
+from headjax.commands.options import ExamplesOptions, TableOptions, TimedOptions
+from headjax.commands.outputs import ExamplesResult, key
 from headjax.core import numbers
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
@@ -26,14 +26,14 @@ class Options(TimedOptions, ExamplesOptions, TableOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(OnExamples):
+class Result(ExamplesResult):
     """Scores of heads."""
 
-    scores: Mapping[str, Mapping[Any, float]] = found("by name and head")
-    definitions: Mapping[str, str] = found("of the scores, by name")
-    examples: int = found()
-    loss: float = found("the model's")
-    seconds: float = found()
+    scores: Mapping[str, Mapping[Any, float]] = key("by name and head")
+    definitions: Mapping[str, str] = key("of the scores, by name")
+    examples: int = key()
+    loss: float = key("the model's")
+    seconds: float = key()
 
     def tables(self) -> Sequence[Table]:
         from headjax.heads.ordering import by_score
@@ -52,21 +52,21 @@ def extremes(order: Sequence[Any]) -> Sequence[Any]:
     return order if len(order) <= 2 * SHOWN else (*order[:SHOWN], *order[-SHOWN:])
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Every head score in one pass; the five least and most important heads are printed."""
     from headjax.heads.scoring import DESCRIPTIONS, score_heads
 
-    model, examples = open_model_and_examples(options)
+    model, examples = start(options)
     model = examples.selection.fit(model)
     batches = examples.scoring()
-    timed = Timed(batches, options)
+    timed = UntilDeadline(batches, options)
     if options.max_time is None:
-        tell_time(model, options, examples=examples, chosen=[SCORING])
+        tell_time(model, options, batches=batches, chosen=[SCORING])
     with progress("scoring", len(batches), "batch") as bar:
         scores = score_heads(model, timed, progress=bar)
     if timed.ended:
-        examples = examples._replace(number=timed.count * options.batch_size)
-    return Found(
+        examples = dataclasses.replace(examples, number=timed.count * options.batch_size)
+    return Result(
         scores=scores.values,
         definitions={name: DESCRIPTIONS[name] for name in scores.values},
         examples=scores.examples,

@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.examples import Examples, ExamplesOptions, TableOptions, open_model_and_examples
-from headjax.commands.expected import BUILDING, PRICING, PlannedOptions, tell_time
 from headjax.commands.graphs import QuantizingOptions
-from headjax.commands.made import evaluate_each, made, planned_exports
-from headjax.commands.options import argument, option
-from headjax.commands.shrunk import Found
+from headjax.commands.inputs import BUILDING, PRICING, Examples, start, tell_time
+from headjax.commands.options import ExamplesOptions, PlannedOptions, TableOptions, argument, option
+from headjax.commands.outputs import evaluate_each, finish, planned_exports
+from headjax.commands.shrink_result import Result
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, read_amount
 from headjax.core.progress import Progress
@@ -100,7 +99,7 @@ class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
         return dict(given)
 
 
-def run(options: Options, progress: Progress) -> Found:
+def run(options: Options, progress: Progress) -> Result:
     """Chooses layers, and heads, sizes, sharing and units of each, for a budget, and builds the model."""
     from headjax.hub.either import read_model
     from headjax.shrinking.choice import choose, frontier
@@ -108,15 +107,15 @@ def run(options: Options, progress: Progress) -> Found:
 
     budgets = options.budgets()
     drop = budgets.pop("drop", None)
-    model, examples = open_model_and_examples(options)
+    model, examples = start(options)
     original = read_model(options.model) if options.vocabulary else model
     if not budgets and drop is None:
         evaluations = evaluate_each((model,), examples.evaluation, options, progress)
         exports = planned_exports(options, model, model.config)
-        own = made(original, model, options, progress, task=examples.evaluation, evaluations=evaluations)
+        own = finish(original, model, options, progress, task=examples.evaluation, evaluations=evaluations)
         nothing: dict[str, Any] = {"layers": (), "budget": {}, "predicted": {}, "measured": {}, "frontier": ()}
         nothing["metric"] = examples.evaluation.headline
-        return Found(**own, **nothing, exports=exports, story=None, **examples.described(selection=False))
+        return Result(**own, **nothing, exports=exports, story=None, **examples.described(selection=False))
     exports = planned_exports(options, model, _smaller(model, options))
     session = _open(model, examples, options, "latency" in budgets, progress)
     table, uniform = session.table, session.uniform
@@ -131,7 +130,7 @@ def run(options: Options, progress: Progress) -> Found:
     evaluations = evaluate_each((model, built), examples.evaluation, options, progress)
     damage, count = session.damage_of(built)
     story = ChoiceSummary(table, quantity, choice)
-    result = Found(
+    result = Result(
         layers=story.layers(),
         budget={
             name: {"limit": limits.get(name), "whole": table.whole(name), "left": choice.costs[name]}
@@ -143,7 +142,7 @@ def run(options: Options, progress: Progress) -> Found:
         metric=examples.evaluation.headline,
         exports=exports,
         story=story,
-        **made(original, built, options, progress, task=examples.evaluation, evaluations=evaluations),
+        **finish(original, built, options, progress, task=examples.evaluation, evaluations=evaluations),
         **examples.described(),
     )
     if options.report is None:
@@ -244,7 +243,7 @@ def _open(model: Model, examples: Examples, options: Options, timed: bool, progr
         """Tell how long it takes: damage and metrics are judged on both models."""
         chosen = [*[PRICING] * measuring, BUILDING]
         judged: Any = {"task": examples.evaluation, "judged": 3.0, "max_time": options.max_time}
-        tell_time(model, options, examples=examples, chosen=chosen, **judged)
+        tell_time(model, options, batches=batches, chosen=chosen, **judged)
 
     work = options.work or f"{options.out.rstrip('/')}.measured"
     measuring = MeasureConfig(length=options.length or 0, work=work)

@@ -19,7 +19,7 @@ from headjax.shrinking.summary import DAMAGES, FORMATS, NAMES, ChoiceSummary
 from headjax.version import __version__
 
 if TYPE_CHECKING:
-    from headjax.commands.shrunk import Found
+    from headjax.commands.shrink_result import Result
 
 ALONE = {"fewer heads alone": "heads", "fewer units alone": "units", "shared or smaller heads alone": "sharing"}
 """Choices of one technique, by the kind of forms that they take."""
@@ -27,7 +27,7 @@ ALONE = {"fewer heads alone": "heads", "fewer units alone": "units", "shared or 
 CHOSEN = "this model"
 
 
-def write_story(found: Found, story: ChoiceSummary, path: str) -> Path:
+def write_story(found: Result, story: ChoiceSummary, path: str) -> Path:
     """Write one HTML page that opens with what came out."""
     sections = (
         Section("What each layer keeps", "", _kept(found, story), story.layer_table()),
@@ -39,7 +39,7 @@ def write_story(found: Found, story: ChoiceSummary, path: str) -> Path:
     return write_page(path, render_page(title, _answer(found), sections, footer, _facts(found)))
 
 
-def _answer(found: Found) -> str:
+def _answer(found: Result) -> str:
     """Return sizes, times and the metric before and after, and the expression that loads the model."""
     sizes: dict[str, Any] = {"parameters": (found.parameters_before, found.parameters, numbers.count)}
     for name in found.budget:
@@ -54,7 +54,7 @@ def _answer(found: Found) -> str:
     )
 
 
-def _interval(found: Found) -> str:
+def _interval(found: Result) -> str:
     """Return the interval of the change in brackets."""
     if found.significance is None:
         return ""
@@ -62,7 +62,7 @@ def _interval(found: Found) -> str:
     return f" (95% interval of the change of the {found.significance['metric'].replace('_', ' ')}: {low} to {high})"
 
 
-def _facts(found: Found) -> dict[str, str]:
+def _facts(found: Result) -> dict[str, str]:
     """Return the numbers at the head of the page: what is left, of how much."""
     facts = {
         f"{NAMES[name]}, of {FORMATS[name](budget['whole'])}": FORMATS[name](budget["left"])
@@ -73,13 +73,13 @@ def _facts(found: Found) -> dict[str, str]:
     return facts | {f"{name}, {before} before{_interval(found)}": after}
 
 
-def _metric(found: Found) -> tuple[str, str, str]:
+def _metric(found: Result) -> tuple[str, str, str]:
     """Return the name of the task's main metric in words, and its values before and after."""
     before, after = (numbers.significant(metrics[found.metric]) for metrics in (found.metrics_before, found.metrics))
     return found.metric.replace("_", " "), before, after
 
 
-def _kept(found: Found, story: ChoiceSummary) -> list[Picture]:
+def _kept(found: Result, story: ChoiceSummary) -> list[Picture]:
     """Return what every layer keeps of each quantity that has a budget, as figures."""
     pictures = []
     for quantity, budget in found.budget.items():
@@ -126,7 +126,7 @@ def kept_plot(story: ChoiceSummary, quantity: str) -> Plot:
     )
 
 
-def _others(found: Found, story: ChoiceSummary) -> Picture:
+def _others(found: Result, story: ChoiceSummary) -> Picture:
     """Return the degradation against the budget: the least one, this model's, and those of other choices."""
     whole, quantity, choice = story.prices.whole(story.quantity), story.quantity, story.choice
     others = rivals(story, found.budget)

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from headjax.commands.config_fields import ConfigFields, rows_of
-from headjax.commands.examples import ConfigOptions
-from headjax.commands.options import option
-from headjax.commands.results import Result, found
+from headjax.commands.options import ConfigOptions, option
+from headjax.commands.outputs import CommandResult, key
 from headjax.core import numbers
 from headjax.core.errors import DIVERGED, INTERRUPTED
 from headjax.core.fields import Positive
@@ -46,20 +45,20 @@ class Options(ConfigOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Run(Result):
+class Run(CommandResult):
     """A training run."""
 
     title = "Training"
 
-    steps: int = found("that have been trained")
-    finished: bool = found()
-    diverged: bool = found()
-    metrics: Mapping[str, float] = found("on the validation examples")
-    kept_step: int = found("step whose weights the model has")
-    tokens_per_second: float = found()
-    parameters: int = found("", "parameters", numbers.count)
-    classes: Sequence[str] = found("class names of a classifier", "classes", lambda names: ", ".join(names[:8]))
-    model: str | None = found("its folder; null where the run has not finished", said="model")
+    steps: int = key("that have been trained")
+    finished: bool = key()
+    diverged: bool = key()
+    metrics: Mapping[str, float] = key("on the validation examples")
+    kept_step: int = key("step whose weights the model has")
+    tokens_per_second: float = key()
+    parameters: int = key("", "parameters", numbers.count)
+    classes: Sequence[str] = key("class names of a classifier", "classes", lambda names: ", ".join(names[:8]))
+    model: str | None = key("its folder; null where the run has not finished", said="model")
     wanted: int
     reason: str | None
     notes: Sequence[str] = ()

@@ -152,8 +152,8 @@ def test_commands_take_every_family(case, run, words):
 
 @pytest.mark.parametrize(("words", "number"), [("", 4), ("--calibrate 5", 5)])
 def test_a_slow_machine_calibrates_on_fewer_examples_unless_told_how_many(run, monkeypatch, words, number):
-    monkeypatch.setattr("headjax.commands.examples.FEWEST", 4)
-    monkeypatch.setattr("headjax.commands.examples.SLOWEST", 0.0)
+    monkeypatch.setattr("headjax.commands.inputs.FEWEST", 4)
+    monkeypatch.setattr("headjax.commands.inputs.SLOWEST", 0.0)
     monkeypatch.setattr("headjax.core.timing.matrix_rate", lambda: 2e3)
     data, told = run(f"score model --task text.txt --calibration all:other.txt {words}")
     assert data["selection"]["examples"] == number
@@ -163,8 +163,8 @@ def test_a_slow_machine_calibrates_on_fewer_examples_unless_told_how_many(run, m
 def test_the_time_of_the_work_is_told_before_and_refused_above_a_limit(run, monkeypatch):
     monkeypatch.setattr("headjax.core.timing.seconds_in_turns", lambda calls, **how: {name: [1.0] for name in calls})
     monkeypatch.setattr("headjax.core.timing.matrix_rate", lambda: 1.0)
-    monkeypatch.setattr("headjax.commands.expected.SAID", 2.0)
-    monkeypatch.setattr("headjax.commands.expected.SLOWEST", 1.0)
+    monkeypatch.setattr("headjax.commands.inputs.SAID", 2.0)
+    monkeypatch.setattr("headjax.commands.inputs.SLOWEST", 1.0)
     words = "--task text.txt --calibrate 16 --limit 16 --batch-size 8"
     # Scoring takes 2 passes over 2 batches, each of a second; two models are evaluated on 2 more.
     assert "plan: about 4.00 s, by a timed pass" in run(f"score model {words}").told

@@ -12,7 +12,6 @@ import pytest
 from headjax.cli import main
 from headjax.commands import finetune
 from headjax.commands.own_data import infer_task
-from headjax.commands.own_files import OwnFiles
 from headjax.core.errors import INTERRUPTED, DataError, HeadjaxError
 from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model, load
@@ -37,7 +36,7 @@ def bare_encoder(output=None):
 
 
 def inferred(path, model=None, **fields):
-    return infer_task(bare_encoder() if model is None else model, OwnFiles(train=str(path), **fields))
+    return infer_task(bare_encoder() if model is None else model, str(path), **fields)
 
 
 def test_labels_become_classes_in_order(tmp_path):

@@ -7,7 +7,6 @@ import pytest
 from pyarrow import parquet
 
 from headjax.commands.own_data import infer_task
-from headjax.commands.own_files import OwnFiles
 from headjax.core.errors import HeadjaxError
 from headjax.data import DataConfig
 from headjax.evaluation.predictions import read_inputs
@@ -100,7 +99,7 @@ CASES = [
 def test_every_command_takes_every_file(form, kind, tmp_path, wordpiece):
     path, model = write(tmp_path, form, kind), model_of(form, wordpiece)
     assert load_task(path, model).data.info["form"] == form
-    tuned = infer_task(model, OwnFiles(train=path))
+    tuned = infer_task(model, path)
     data = tuned.data.load(model.tokenizer)
     assert (tuned.task, min(len(data.train), len(data.validation)) > 0) == (form, True)
     prepared = DataConfig(task=path).open()
@@ -123,7 +122,7 @@ def test_a_file_of_another_form_is_named_with_the_form_that_fits(form, fits, kin
     path, model = write(tmp_path, fits, kind), model_of("retrieval", wordpiece)
     for read in (
         lambda task: load_task(task, model),
-        lambda task: infer_task(model, OwnFiles(train=task)).data.load(wordpiece),
+        lambda task: infer_task(model, task).data.load(wordpiece),
         lambda task: DataConfig(task=task).open(),
         read_inputs,
     ):

@@ -1,16 +1,21 @@
-"""The end of every command that makes a model: one table of the model before and after, and how to load it."""
+"""Results of commands, of which the JSON, the table for people and the reference are made; and models they wrote.
+
+A field is a key of the JSON. One with a label is a row of the table, one that is said stands in the last line. Every
+command that makes a model ends in `finish`, a table of the model before and after.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from headjax.commands.examples import LENGTHS, WritingOptions, printed_metrics
 from headjax.commands.graphs import check_quantize, graphs_of, written_graph
-from headjax.commands.results import ABSENT, OnExamples, Result, found
+from headjax.commands.inputs import printed_metrics
+from headjax.commands.options import LENGTHS, WritingOptions
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
@@ -20,6 +25,106 @@ if TYPE_CHECKING:
     from headjax.evaluation.task import Evaluation, Task
     from headjax.models.config import Batch, ModelConfig, Output
     from headjax.models.model import Model
+
+ABSENT: Any = type("Absent", (), {"__bool__": lambda self: False})()
+"""A value that was not asked for; its key is absent."""
+
+
+class Field(NamedTuple):
+    """Facts about a field of a result, see `key`."""
+
+    help: str
+    label: str
+    form: numbers.Format
+    said: str
+
+
+def key(
+    help: str = "",
+    label: str = "",
+    form: numbers.Format = numbers.text,
+    *,
+    said: str = "",
+    default: Any = dataclasses.MISSING,
+) -> Any:
+    """Declare a field of a result."""
+    return dataclasses.field(default=default, metadata={"key": Field(help, label, form, said)})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommandResult:
+    """CommandResult of a command."""
+
+    title: ClassVar[str] = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the data that `--json` writes."""
+        return {name: plain(getattr(self, name)) for name in fields_of(type(self)) if getattr(self, name) is not ABSENT}
+
+    def tables(self) -> Sequence[Table]:
+        """Return the tables that are printed."""
+        return [self.summary()]
+
+    def summary(self, *more: tuple[str, str]) -> Table:
+        """Return the labelled fields and more rows under the title, but for those without a value or text."""
+        values = [(field, getattr(self, name)) for name, field in fields_of(type(self)).items() if field.label]
+        rows = [(field.label, field.form(value)) for field, value in values if value not in (ABSENT, None)]
+        rows = [row for row in (*rows, *more) if row[1]]
+        return Table((Column(self.title), Column("")), rows)
+
+    def message(self) -> str:
+        """Return the last line, such as where the output went."""
+        values = [(field, getattr(self, name)) for name, field in fields_of(type(self)).items() if field.said]
+        return "; ".join(f"{field.said}: {field.form(value)}" for field, value in values if value)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the command line; not 0 where the command did its work and the outcome is bad."""
+        return 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExamplesResult(CommandResult):
+    """A result on the examples of a task."""
+
+    selection: Mapping[str, Any] | None = key(default=None)
+    evaluation: Mapping[str, Any] | None = key(default=None)
+    about: Sequence[str] = ()
+
+
+def fields_of(cls: type) -> dict[str, Field]:
+    """Return the declared fields of a result by name."""
+    return {each.name: each.metadata["key"] for each in dataclasses.fields(cls) if "key" in each.metadata}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON data: named tuples and dataclasses by their fields, heads, layers and paths as text."""
+    if hasattr(value, "parse") or isinstance(value, os.PathLike):
+        return str(value)
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {_key(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _key(key: Any) -> str:
+    return "/".join(map(str, key)) if isinstance(key, tuple) and not hasattr(key, "parse") else str(key)
+
+
+def table_of(columns: Mapping[str, Column], rows: Sequence[Any], title: str = "", notes: Sequence[str] = ()) -> Table:
+    """Return a table of values by name: attributes of the rows, or their entries; missing ones are a dash."""
+    cells = [
+        [row.get(name) if isinstance(row, Mapping) else getattr(row, name, None) for name in columns] for row in rows
+    ]
+    return Table(tuple(columns.values()), cells, title=title, notes=tuple(notes))
+
+
+# Models.
 
 BATCHES = (1, 32)
 """Numbers of examples whose forward pass is timed."""
@@ -35,37 +140,37 @@ PATIENCE = 20.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Made(Result):
+class ModelResult(CommandResult):
     """A model that a command has made of another one."""
 
-    parameters: int = found(default=ABSENT)
-    parameters_before: int = found(default=ABSENT)
-    bytes: int = found("of the files of the weights", default=ABSENT)
-    bytes_before: int = found(default=ABSENT)
-    cache_bytes_per_token: int = found("of a decoder", default=ABSENT)
-    cache_bytes_per_token_before: int = found(default=ABSENT)
-    milliseconds: Mapping[str, float | None] = found(
+    parameters: int = key(default=ABSENT)
+    parameters_before: int = key(default=ABSENT)
+    bytes: int = key("of the files of the weights", default=ABSENT)
+    bytes_before: int = key(default=ABSENT)
+    cache_bytes_per_token: int = key("of a decoder", default=ABSENT)
+    cache_bytes_per_token_before: int = key(default=ABSENT)
+    milliseconds: Mapping[str, float | None] = key(
         "of a forward pass of 1 and 32 examples, medians; null where they would take too long", default=ABSENT
     )
-    milliseconds_before: Mapping[str, float | None] = found(default=ABSENT)
-    milliseconds_onnxruntime: Mapping[str, float | None] = found(
+    milliseconds_before: Mapping[str, float | None] = key(default=ABSENT)
+    milliseconds_onnxruntime: Mapping[str, float | None] = key(
         "the same in onnxruntime, of an encoder where it is installed", default=ABSENT
     )
-    milliseconds_onnxruntime_before: Mapping[str, float | None] = found(default=ABSENT)
-    quantized: Mapping[str, Any] = found(
+    milliseconds_onnxruntime_before: Mapping[str, float | None] = key(default=ABSENT)
+    quantized: Mapping[str, Any] = key(
         "with `--quantize`: `file`, its `bytes`, `milliseconds` in onnxruntime and, with a task, `metrics`",
         default=ABSENT,
     )
-    processor: str = found("that was timed", default=ABSENT)
-    metrics: Mapping[str, float] = found("with a task", default=ABSENT)
-    metrics_before: Mapping[str, float] = found(default=ABSENT)
-    significance: Any = found(
+    processor: str = key("that was timed", default=ABSENT)
+    metrics: Mapping[str, float] = key("with a task", default=ABSENT)
+    metrics_before: Mapping[str, float] = key(default=ABSENT)
+    significance: Any = key(
         "of the change of a `metric`: `difference`, `p_value`, `low` and `high` (95 %) by the paired `test`; null "
         "without two models on a task",
         default=ABSENT,
     )
-    model: str | None = found("its folder", default=ABSENT)
-    load: str = found("Python expression that loads it", default=ABSENT)
+    model: str | None = key("its folder", default=ABSENT)
+    load: str = key("Python expression that loads it", default=ABSENT)
     ending: Table | None = None
     written: str = ""
 
@@ -74,10 +179,10 @@ class Made(Result):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Changed(Made, OnExamples):
+class ChangedResult(ModelResult, ExamplesResult):
     """A changed model, and the one before."""
 
-    exports: Sequence[str] = found("layouts of Hugging Face directories that the plan promised")
+    exports: Sequence[str] = key("layouts of Hugging Face directories that the plan promised")
     ending: Table
 
     def comparison(self) -> Table:
@@ -101,7 +206,7 @@ def planned_exports(options: WritingOptions, model: Model, config: ModelConfig) 
     return layouts
 
 
-def made(
+def finish(
     before: Model,
     after: Model,
     options: WritingOptions,
@@ -111,7 +216,7 @@ def made(
     evaluations: Sequence[Evaluation] | None = None,
     written: str | None = None,
 ) -> dict[str, Any]:
-    """Evaluate both models unless it was done, write the new one, time both, and return the fields of `Made`."""
+    """Evaluate both models unless it was done, write the new one, time both, and return the fields of `ModelResult`."""
     from headjax.core.tensors import count
     from headjax.core.timing import processor
     from headjax.hub.either import bytes_of_weights, loading
@@ -213,8 +318,8 @@ def milliseconds(
                     repeats = min(TURNS[-1], max(TURNS[0], int(1.0 / (size * turn))))
                     turns = seconds_in_turns(calls, repeats=repeats, warmup=0, settle=0)
                     medians = [1e3 * statistics.median(own) for own in turns.values()]
-            for found, median in zip(times, medians, strict=True):
-                found[str(size)] = median
+            for of_model, median in zip(times, medians, strict=True):
+                of_model[str(size)] = median
             bar(done, {})
     return times
 

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.made import Changed
-from headjax.commands.results import ABSENT, found
+from headjax.commands.outputs import ABSENT, ChangedResult, key
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:
@@ -15,19 +14,19 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found(Changed):
+class Result(ChangedResult):
     """A smaller model."""
 
-    layers: Sequence[Any] = found(
+    layers: Sequence[Any] = key(
         "`place`, `form`, `heads`, `to`, `units`, `kind`, `level`, `damage`, its costs, `smaller` and `larger`: the "
         "next forms; of a removed layer `no layer`, in the old numbers"
     )
-    budget: Mapping[str, Any] = found("`limit`, `whole` and `left` by quantity")
-    predicted: Mapping[str, Any] = found("`damage`, the degradation, its lower `bound`, `gap`, `measure`")
-    measured: Mapping[str, Any] = found("`damage` on `examples` evaluation examples")
-    frontier: Sequence[Any] = found("`quantity`, `share`, `damage`, `costs`, `removed_layers`")
-    metric: str = found("the headline")
-    report: str = found("the page, with `--report`", said="report", default=ABSENT)
+    budget: Mapping[str, Any] = key("`limit`, `whole` and `left` by quantity")
+    predicted: Mapping[str, Any] = key("`damage`, the degradation, its lower `bound`, `gap`, `measure`")
+    measured: Mapping[str, Any] = key("`damage` on `examples` evaluation examples")
+    frontier: Sequence[Any] = key("`quantity`, `share`, `damage`, `costs`, `removed_layers`")
+    metric: str = key("the headline")
+    report: str = key("the page, with `--report`", said="report", default=ABSENT)
     story: ChoiceSummary | None
 
     def tables(self) -> Sequence[Table]:
