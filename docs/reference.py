@@ -206,7 +206,7 @@ def _metrics(spec: TaskSpec) -> tuple[str, ...]:
     if measured is None:
         return ()
     measure = MEASURES[measured.measure](**measured.arguments)
-    return tuple(getattr(measure, "chosen", ())) or tuple(filter(None, (measure.headline,)))
+    return tuple(getattr(measure, "chosen", ())) or tuple(filter(None, (measure.primary_metric,)))
 
 
 def _recipes(spec: TaskSpec) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
-from headjax.storage.failures import causes, in_one_line, told_once
+from headjax.storage.failures import causes, format_error, silence_repeats
 from headjax.storage.files import json_text, write_file
 from headjax.version import __version__
 
@@ -120,7 +120,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, one of those in `headjax.core.errors`, or the result's own."""
-    with told_once():
+    with silence_repeats():
         return _attempt(list(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -145,7 +145,7 @@ def _attempt(words: list[str]) -> int:
         if any(isinstance(each, KeyboardInterrupt) for each in causes(error)):
             print("headjax: interrupted", file=sys.stderr)
             return INTERRUPTED
-        line = in_one_line(error)
+        line = format_error(error)
         if line is None:
             raise
         print(f"headjax: error: {_one_line(line)}", file=sys.stderr)

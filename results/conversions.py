@@ -68,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> None:
     made.add_argument("--fine-tune", type=int, default=0, help="steps of the variant fine-tuned")
     options = made.parse_args(words)
     found = opened(options)
-    headline = found.parts.evaluation.headline
+    headline = found.parts.evaluation.primary_metric
     result: dict[str, Any] = {"headline": headline, "trials": []}
     for trial in trials(found):
         result["trials"].append(trial)

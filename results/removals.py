@@ -127,7 +127,7 @@ def main(words: Sequence[str] | None = None) -> None:
     made.add_argument("--draws", type=int, default=1)
     options = made.parse_args(words)
     found = opened(options)
-    headline = found.parts.evaluation.headline
+    headline = found.parts.evaluation.primary_metric
     each = trials(found)
     result: dict[str, Any] = next(each) | {"headline": headline, "removals": []}
     print(f"all heads: {headline} {result['baseline'][headline]:.4f} on {result['examples']:,} examples")

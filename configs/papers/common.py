@@ -15,8 +15,8 @@ from ml_collections import ConfigDict
 
 from headjax.core.errors import ConfigError
 from headjax.core.fields import parse_arguments, unknown_name
+from headjax.data.config import VOCABULARY
 from headjax.data.registry import GLUE, TASKS
-from headjax.data.rehearsal import VOCABULARY
 from headjax.data.spec import Recipe
 
 Fields = dict[str, Any]

@@ -35,9 +35,9 @@ class Options(TimedOptions, TableOptions):
 class Result(ExamplesResult):
     """Effects of ablations."""
 
-    metric: str = key("the headline metric, of the first mode as are the keys up to `test`")
+    metric: str = key("the primary metric metric, of the first mode as are the keys up to `test`")
     baseline: Mapping[str, float] = key("metrics with all heads")
-    effect: Mapping[str, float] = key("change of the headline by head")
+    effect: Mapping[str, float] = key("change of the primary metric by head")
     effects: Mapping[str, Any] = key("change of every metric, by name and head")
     p_value: Mapping[str, float] = key("by head")
     test: str = key("the paired test")

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headjax.commands.graphs import QuantizingOptions
 from headjax.commands.inputs import REFITTING, Cost, start, tell_time
 from headjax.commands.options import (
     DIRECTORY,
@@ -17,7 +18,6 @@ from headjax.commands.options import (
     argument,
     option,
 )
-from headjax.commands.graphs import QuantizingOptions
 from headjax.commands.outputs import ChangedResult, finish, key, planned_exports, table_of
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError

@@ -49,8 +49,8 @@ class Result(CommandResult):
     examples: int = key()
     task: str = key()
     evaluation: Mapping[str, Any] = key()
-    headline: str = key("the main metric")
-    higher_is_better: bool = key("of the headline")
+    primary_metric: str = key("the main metric")
+    higher_is_better: bool = key("of the primary metric")
     protocol: Mapping[str, Any] = key(
         "of wikitext2: `text`, `split`, `context`, `stride`, `begins_with`, `tokens`, `words`, `bytes`", default=ABSENT
     )
@@ -128,7 +128,7 @@ def run(options: Options, progress: Progress) -> Result:
         examples=measured.examples,
         task=task.name,
         evaluation=describe(task, options.limit),
-        headline=task.headline,
+        primary_metric=task.primary_metric,
         higher_is_better=task.higher_is_better,
         printed=printed_metrics(metrics, task),
         notes=notes,

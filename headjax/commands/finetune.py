@@ -21,7 +21,7 @@ from headjax.storage.paths import absolute, path_of
 
 if TYPE_CHECKING:
     from headjax.commands.own_data import InferredTask
-    from headjax.data.task import TaskData
+    from headjax.data.examples import TaskData
     from headjax.evaluation.task import Task
     from headjax.models.model import Model
     from headjax.training.config import TrainConfig

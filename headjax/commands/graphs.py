@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from headjax.commands.options import WritingOptions
-from headjax.commands.options import option
+from headjax.commands.options import WritingOptions, option
 from headjax.core.errors import HeadjaxError
 
 if TYPE_CHECKING:

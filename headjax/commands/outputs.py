@@ -336,13 +336,13 @@ def _call(model: Model, size: int, forward: Callable[[Batch], Any] | None = None
 
 
 def _significance(evaluations: Sequence[Evaluation], task: Task | None) -> dict[str, Any] | None:
-    """Return the paired test of the headline, or of the loss that it is a function of; None without two examples."""
+    """Return the paired test of the primary metric, or of its loss; None without two examples."""
     from headjax.evaluation.paired import RESAMPLES, paired_test
 
     if task is None or len(evaluations) < 2 or evaluations[0].examples < 2:
         return None
     name, test = paired_test(evaluations[0].outcomes, task.measure, RESAMPLES)
-    metric = "loss" if task.measure.kind == "sum" else task.headline
+    metric = "loss" if task.measure.kind == "sum" else task.primary_metric
     return {"metric": metric, "test": name, **test(evaluations[1].outcomes)._asdict()}
 
 

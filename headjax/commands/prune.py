@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from headjax.commands.graphs import QuantizingOptions
 from headjax.commands.inputs import REFITTING, Examples, cost_of_order, start, tell_time
 from headjax.commands.options import (
     TASK,
@@ -17,7 +18,6 @@ from headjax.commands.options import (
     argument,
     option,
 )
-from headjax.commands.graphs import QuantizingOptions
 from headjax.commands.outputs import ABSENT, ChangedResult, finish, key, planned_exports, table_of
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError, require

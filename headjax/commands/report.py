@@ -38,7 +38,7 @@ class Result(ExamplesResult):
 
     baseline: Mapping[str, float] = key("metrics with all heads")
     examples: int = key()
-    metric: str = key("the headline")
+    metric: str = key("the primary metric")
     ordered_by: str = key("what they were found by")
     scores: Mapping[str, Any] = key("by name and head")
     effects: Mapping[str, Any] = key("of every head removed alone: `effect`, `p_value` and `test`")
@@ -81,7 +81,7 @@ def run(options: Options, progress: Progress) -> Result:
     return Result(
         baseline=study.baseline,
         examples=study.task.count(),
-        metric=study.task.headline,
+        metric=study.task.primary_metric,
         ordered_by=study.ordered_by,
         scores=study.scores,
         effects={

@@ -114,7 +114,7 @@ def run(options: Options, progress: Progress) -> Result:
         exports = planned_exports(options, model, model.config)
         own = finish(original, model, options, progress, task=examples.evaluation, evaluations=evaluations)
         nothing: dict[str, Any] = {"layers": (), "budget": {}, "predicted": {}, "measured": {}, "frontier": ()}
-        nothing["metric"] = examples.evaluation.headline
+        nothing["metric"] = examples.evaluation.primary_metric
         return Result(**own, **nothing, exports=exports, story=None, **examples.described(selection=False))
     exports = planned_exports(options, model, _smaller(model, options))
     session = _open(model, examples, options, "latency" in budgets, progress)
@@ -139,7 +139,7 @@ def run(options: Options, progress: Progress) -> Result:
         predicted={"damage": choice.damage, "bound": choice.bound, "gap": choice.gap, "measure": table.damage},
         measured={"damage": damage, "examples": count},
         frontier=points,
-        metric=examples.evaluation.headline,
+        metric=examples.evaluation.primary_metric,
         exports=exports,
         story=story,
         **finish(original, built, options, progress, task=examples.evaluation, evaluations=evaluations),
@@ -214,7 +214,7 @@ class _Session:
         quantity = points[0].quantity
 
         def value(model: Model) -> float:
-            return sign * float(evaluate_task(model, task, **chosen)[task.headline])
+            return sign * float(evaluate_task(model, task, **chosen)[task.primary_metric])
 
         whole = value(self.fitted)
         first = choose(self.table, limits or {quantity: self.table.whole(quantity)}, uniform=self.uniform)

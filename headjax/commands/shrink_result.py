@@ -25,7 +25,7 @@ class Result(ChangedResult):
     predicted: Mapping[str, Any] = key("`damage`, the degradation, its lower `bound`, `gap`, `measure`")
     measured: Mapping[str, Any] = key("`damage` on `examples` evaluation examples")
     frontier: Sequence[Any] = key("`quantity`, `share`, `damage`, `costs`, `removed_layers`")
-    metric: str = key("the headline")
+    metric: str = key("the primary metric")
     report: str = key("the page, with `--report`", said="report", default=ABSENT)
     story: ChoiceSummary | None
 

@@ -16,28 +16,24 @@ from headjax.core.class_names import ClassIndex, class_numbers, is_missing, reor
 from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Rate, Size, unknown_name
 from headjax.core.share import Share
-from headjax.data.examples import Mapped, Padded
-from headjax.data.files import search
+from headjax.data.examples import Mapped, Padded, TaskData
+from headjax.data.files import ImageRows, image_rows, library_sources, reference_topics, search
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
 from headjax.data.forms.images import preprocessing_of
 from headjax.data.forms.labelled import finite
 from headjax.data.forms.questions import usual_stride
-from headjax.data.image_rows import ImageRows, image_rows
 from headjax.data.readers import find_layout, task_rows
 from headjax.data.registry import TASKS
-from headjax.data.rehearsal import VOCABULARY, letters_tokenizer, made_up_rows
 from headjax.data.rows import Row, Rows, RowSource, Split, hold_out_files
 from headjax.data.source import Source, first_file, recognise, resolve
 from headjax.data.spec import TaskSpec
 from headjax.data.store import Stored, load_prepared, load_rows, task_data
 from headjax.data.tables import header
-from headjax.data.task import TaskData
-from headjax.data.text_rows import library_sources, reference_topics
 from headjax.storage.hub import source_of
 from headjax.storage.paths import path_of
 from headjax.tokenizers.files import open_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.tokenizers.vocabularies import TRAINERS, train_bpe
+from headjax.tokenizers.vocabularies import TRAINERS, WORDPIECE_SPECIAL, train_bpe, wordpiece_of
 
 EMBEDDED = {"python": reference_topics, "python_code": library_sources}
 """Tasks whose texts every Python carries."""
@@ -304,3 +300,40 @@ def _when_read(form: ImageForm, source: RowSource) -> Stored:
     at = cast(Callable[[int], Row], source.at)
     records = Mapped(range(source.count), lambda index: form.record(at(index)))
     return Stored(records, np.ones(source.count), {"examples": source.count})
+
+
+# Made-up rows in the form of a task, to rehearse a run in seconds before its data is prepared.
+
+VOCABULARY = 320
+"""Number of tokens of the vocabularies learned from made-up texts."""
+
+CHARACTERS = 120
+"""Number of characters of a made-up text."""
+
+
+def made_up_rows(form: Form) -> Iterator[Row]:
+    """Yield rows without end, the same in every process, by the types of the form's fields.
+
+    All texts of a row are the same, and the answer to a question is the first word.
+    """
+    texts = [row.values["text"].strip()[:CHARACTERS] for row in reference_topics()]
+    for index in itertools.count():
+        text, classes = texts[index % len(texts)], len(form.label_names)
+        values: dict[str, Any] = {
+            "text": text,
+            "texts": (text.split()[0],),
+            "integer": 0,
+            "number": float(index % 2),
+            "label": index % classes if classes else float(index % 6),
+        }
+        if "image" in form.wanted.values():
+            shape = (form.stored, form.stored, len(form.mean))  # type: ignore[attr-defined]
+            values["image"] = np.random.default_rng(index).integers(0, 256, shape).astype(np.uint8)
+        yield Row(f"made-up row {index}", {name: values[what] for name, what in form.wanted.items()})
+
+
+def letters_tokenizer(texts: Sequence[str]) -> Tokenizer:
+    """Return a tokenizer like BERT's whose pieces are single characters."""
+    letters = sorted({letter for text in texts for letter in text.lower() if not letter.isspace()})
+    pieces = [*WORDPIECE_SPECIAL.values(), *letters, *(f"##{letter}" for letter in letters)]
+    return wordpiece_of(pieces[:VOCABULARY], "made-up vocabulary")

@@ -1,10 +1,14 @@
-"""Examples by index: texts as token ids, and dicts of arrays that training and evaluation read, padded when read."""
+"""Examples by index: texts as token ids, and dicts of arrays that training and evaluation read, padded when read.
+
+`TaskData` is a loaded task: its examples and how they are measured.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -33,6 +37,24 @@ class ExampleSource(Protocol):
 
 Records = ExampleSource
 """Records by index, which look the same."""
+
+
+class MeasureSpec(NamedTuple):
+    """Name and arguments of the measure of a task's examples; `headjax.evaluation.task.MEASURES` has the measures."""
+
+    measure: str
+    arguments: Mapping[str, Any] = MappingProxyType({})
+
+
+class TaskData(NamedTuple):
+    """A loaded task."""
+
+    tokenizer: Tokenizer | None
+    train: ExampleSource
+    validation: ExampleSource
+    info: Mapping[str, Any]
+    measured: MeasureSpec | None = None
+    threads: int = 0
 
 
 def each(records: Records) -> Iterator[Record]:

@@ -12,9 +12,9 @@ from headjax.core.class_names import class_numbers
 from headjax.core.errors import DataError, require
 from headjax.core.fields import parse_arguments
 from headjax.data import forms
+from headjax.data.files import CONLL, aligned_pairs, articles, questions, tagged_words, text_lines, whole_text
 from headjax.data.rows import Row, Split
 from headjax.data.spec import OWN_HELD_OUT, FileLayout, Recipe, TaskSpec, TfdsSource
-from headjax.data.text_rows import CONLL, aligned_pairs, articles, questions, tagged_words, text_lines, whole_text
 
 BOTH: Mapping[Split, str] = {"train": "train", "validation": "validation"}
 TESTED: Mapping[Split, str] = {"train": "train", "validation": "test"}

@@ -12,14 +12,12 @@ from headjax.core.class_names import class_numbers, is_missing
 from headjax.core.errors import ColumnsError, DataError, HeadjaxError
 from headjax.core.fields import unknown_name
 from headjax.core.serialize import kind_of
-from headjax.data.files import find_files, suffix_of
+from headjax.data.files import CONLL, find_files, is_image_folder, suffix_of
 from headjax.data.forms import Form, ImageForm, LabelledForm, TranslationForm
-from headjax.data.image_rows import is_image_folder
 from headjax.data.registry import PAIR_COLUMNS, TASKS
 from headjax.data.spec import TaskSpec
 from headjax.data.store import is_prepared, read_settings
 from headjax.data.tables import first_rows, has_lists, header, is_table, table_rows
-from headjax.data.text_rows import CONLL
 from headjax.storage.files import read_lines
 from headjax.storage.hub import source_of
 

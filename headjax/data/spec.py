@@ -68,7 +68,7 @@ class TaskSpec:
         columns: names of a table's columns by field, besides the field's own.
         sources: its data sets in TFDS.
         vocabulary, vocab_size: whether a tokenizer must be given, or is learned, and its number of tokens.
-        metrics: its metrics, the headline first; empty for the usual ones of the form.
+        metrics: its metrics, the primary metric first; empty for the usual ones of the form.
         held_out: share of the rows that is held out if no file is for validation.
         examples: number of its training examples, by which the papers count epochs.
         recipes: the papers' settings; of a paper that trains in stages, one after the other.

@@ -23,12 +23,11 @@ import safetensors.numpy
 from headjax.core.errors import DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.core.share import Share
-from headjax.data.examples import ExampleSource, Mapped, Records, each
+from headjax.data.examples import ExampleSource, Mapped, Records, TaskData, each
 from headjax.data.forms.form import MISSING, Form, Seed
 from headjax.data.forms.images import ImageForm
 from headjax.data.registry import TASKS
 from headjax.data.rows import SPLITS, Row, Split, fingerprint
-from headjax.data.task import TaskData
 from headjax.storage.files import first_line, parse_json, write_file
 from headjax.storage.hub import source_of
 from headjax.storage.paths import copy_file, is_bucket

@@ -55,7 +55,7 @@ class OfModel:
 
 
 Kind = Literal["binary", "graded", "sum", "corpus"]
-"""The relation of a headline to the examples, which decides the paired test of a difference.
+"""The relation of a primary metric to the examples, which decides the paired test of a difference.
 
 * `binary`: the mean of one value per example (or question), 0 or 1.
 * `graded`: the mean of one value per example (or question) on a scale, such as an F1 between 0 and 1.
@@ -71,12 +71,12 @@ SHOWN_RANKS = 5
 class Measure(abc.ABC):
     """Base of the measures."""
 
-    headline: str = "loss"
+    primary_metric: str = "loss"
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a higher headline is better."""
-        return self.headline not in ("loss", "perplexity", "word_perplexity", "bits_per_byte")
+        """Whether a higher primary metric is better."""
+        return self.primary_metric not in ("loss", "perplexity", "word_perplexity", "bits_per_byte")
 
     takes: ClassVar[tuple[Any, ...]] = ()
     """Outputs of models that can be measured, with the measure's classes if it has `names`."""
@@ -104,12 +104,12 @@ class Measure(abc.ABC):
 
     @property
     def kind(self) -> Kind:
-        """The relation of the headline to the examples."""
+        """The relation of the primary metric to the examples."""
         return "corpus"
 
     @abc.abstractmethod
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
-        """Return metrics by name, the headline among them."""
+        """Return metrics by name, the primary metric among them."""
 
     def on(self, source: ExampleSource, counts: Mapping[str, Any]) -> Measure:
         """Return the measure of other examples of the same task."""
@@ -124,7 +124,7 @@ class Measure(abc.ABC):
         return None
 
     def values(self, outcomes: Outcomes) -> np.ndarray:
-        """Return numbers `[examples]` whose mean is the headline, of the kinds `binary` and `graded`."""
+        """Return numbers `[examples]` whose mean is the primary metric, of the kinds `binary` and `graded`."""
         raise NotImplementedError(self.kind)
 
 
@@ -132,7 +132,7 @@ class Measure(abc.ABC):
 class LanguageModelling(Measure):
     """Perplexity per token, word and byte, of texts or of translations given their sources."""
 
-    headline: str = "perplexity"
+    primary_metric: str = "perplexity"
     words_per_token: float = 1.0
     bytes_per_token: float = 1.0
 
@@ -177,7 +177,7 @@ REGRESSION_METRICS: Mapping[str, Metric] = {"spearman": formulas.spearman, "pear
 class Classes(Measure):
     """Metrics of a classification."""
 
-    headline: str = "accuracy"
+    primary_metric: str = "accuracy"
     names: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ("accuracy",)
     positive: int = 1
@@ -189,7 +189,7 @@ class Classes(Measure):
 
     @property
     def kind(self) -> Kind:
-        return "binary" if self.headline == "accuracy" else "corpus"
+        return "binary" if self.primary_metric == "accuracy" else "corpus"
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         predicted, gold = outcomes["prediction"], outcomes["label"]
@@ -216,7 +216,7 @@ class Classes(Measure):
 class Numbers(Measure):
     """Correlations of predicted with right numbers. Outcomes: `prediction` and `label`."""
 
-    headline: str = "spearman"
+    primary_metric: str = "spearman"
     chosen: tuple[str, ...] = ("spearman", "pearson")
 
     takes = (Regression,)
@@ -286,7 +286,7 @@ def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
 class MaskedAndNext(Measure):
     """Accuracy of BERT's pre-training tasks: masked tokens and next-sentence labels."""
 
-    headline: str = "masked_accuracy"
+    primary_metric: str = "masked_accuracy"
 
     takes = (Pretraining,)
 

@@ -11,7 +11,7 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.progress import Progress, Update, silent
 from headjax.evaluation.measures import Classes, Measure, Numbers, Outcomes
-from headjax.evaluation.spans import Spans, normalize_answer
+from headjax.evaluation.structured import Spans, normalize_answer
 from headjax.evaluation.task import BATCH_SIZE, Evaluation, Task, measure_task, metrics_of
 from headjax.heads.ablation import Ablation
 from headjax.heads.agreement import divergence
@@ -106,7 +106,7 @@ class HeadEffects(NamedTuple):
     test: str
 
     def effects(self, metric: str | None = None) -> dict[HeadId, float]:
-        """Return the change of a metric by head; the headline by default."""
+        """Return the change of a metric by head; the primary metric by default."""
         name = self.metric if metric is None else metric
         return {head: metrics[name] - self.baseline[name] for head, metrics in self.metrics.items()}
 
@@ -125,7 +125,7 @@ def head_effects(
         comparisons[head] = compare(outcomes)
         if progress is not None:
             progress(i + 1, {})
-    return HeadEffects(measure.headline, metrics_of(measure, own), by_head, comparisons, test)
+    return HeadEffects(measure.primary_metric, metrics_of(measure, own), by_head, comparisons, test)
 
 
 def _outcomes(ablation: Ablation, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -150,7 +150,7 @@ def paired_test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, C
         return np.stack([np.asarray(outcomes[name], np.float64) for name in names], axis=-1)
 
     def metric(rows: np.ndarray) -> float:
-        return measure.metrics({name: rows[:, i] for i, name in enumerate(names)})[measure.headline]
+        return measure.metrics({name: rows[:, i] for i, name in enumerate(names)})[measure.primary_metric]
 
     base = stacked(own)
     return bootstrap, lambda changed: paired_bootstrap(base, stacked(changed), metric, resamples=resamples)

@@ -14,7 +14,7 @@ from headjax.core.errors import ColumnsError, DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.data.config import DataConfig
 from headjax.data.examples import encode_prompted, encode_sequences, padding_id, sequences
-from headjax.data.files import find_files
+from headjax.data.files import find_files, text_lines
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, TagForm
 from headjax.data.forms.questions import usual_stride
 from headjax.data.registry import PAIR_COLUMNS
@@ -23,9 +23,8 @@ from headjax.data.source import known_columns, names_of_columns, resolve
 from headjax.data.store import load_rows
 from headjax.data.stream import evaluation_batches
 from headjax.data.tables import has_lists, header, is_table, table_rows
-from headjax.data.text_rows import text_lines
-from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
+from headjax.evaluation.structured import Spans
 from headjax.evaluation.task import Task, measure_of, measure_task
 from headjax.evaluation.translation import best_translations
 from headjax.models.decoder import DecoderConfig

@@ -19,10 +19,8 @@ from headjax.core.progress import Update
 from headjax.core.tensors import Params, require_finite
 from headjax.core.timing import finished
 from headjax.data import metrics as formulas
-from headjax.data.examples import ExampleSource, Padded, by_length, subset
+from headjax.data.examples import ExampleSource, Padded, TaskData, by_length, subset
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.data.task import TaskData
-from headjax.evaluation.entities import Entities
 from headjax.evaluation.measures import (
     Classes,
     LanguageModelling,
@@ -33,8 +31,7 @@ from headjax.evaluation.measures import (
     Outcomes,
     Similarities,
 )
-from headjax.evaluation.sets import Ranking, SeveralLabels
-from headjax.evaluation.spans import Spans
+from headjax.evaluation.structured import Entities, Ranking, SeveralLabels, Spans
 from headjax.mesh.mesh import on_automatic_axes, replicated
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import device_batch
@@ -98,13 +95,13 @@ class Task:
         return min(limit or len(self.data.validation), len(self.data.validation))
 
     @property
-    def headline(self) -> str:
+    def primary_metric(self) -> str:
         """Name of the task's main metric."""
-        return self.measure.headline
+        return self.measure.primary_metric
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a higher headline is better."""
+        """Whether a higher primary metric is better."""
         return self.measure.higher_is_better
 
     def fit(self, model: Model) -> Model:

@@ -56,7 +56,7 @@ def answer(
     if point is None:
         cost = few or f"no order removes the first {study.config.percentages[0]}% at a loss of at most {allowed(study)}"
         return Answer(name, order, None, f"No removal is recommended: {cost}.")
-    headline, before = task.headline.replace("_", " "), study.baseline[task.headline]
+    headline, before = task.primary_metric.replace("_", " "), study.baseline[task.primary_metric]
     smaller = prune(study.model, point.heads)
     parameters = " to ".join(map(numbers.count, (study.model.num_parameters, smaller.num_parameters)))
     text = (
@@ -73,23 +73,23 @@ def answer(
 def largest(study: HeadStudy, name: str) -> CurvePoint | None:
     """Return the first seed's point of the largest share of heads that an order removes within the tolerance."""
     points = study.curves[name]
-    share = removable(points, study.baseline[study.task.headline], tolerance(study), study.task.higher_is_better)
+    share = removable(points, study.baseline[study.task.primary_metric], tolerance(study), study.task.higher_is_better)
     return next((point for point in points if point.fraction == share), None)
 
 
 def tolerance(study: HeadStudy) -> float:
     """Return the loss of the headline that does not count: one point, or 5 % of a headline that is not a share."""
-    return POINT if is_share(study) else RELATIVE * abs(study.baseline[study.task.headline])
+    return POINT if is_share(study) else RELATIVE * abs(study.baseline[study.task.primary_metric])
 
 
 def allowed(study: HeadStudy) -> str:
     """Return the tolerance in words."""
-    return "one point" if is_share(study) else f"{RELATIVE:.0%} of the {study.task.headline}"
+    return "one point" if is_share(study) else f"{RELATIVE:.0%} of the {study.task.primary_metric}"
 
 
 def is_share(study: HeadStudy) -> bool:
     """Whether the headline is a share such as an accuracy, which changes by points."""
-    return study.task.higher_is_better and study.baseline[study.task.headline] <= 1.0
+    return study.task.higher_is_better and study.baseline[study.task.primary_metric] <= 1.0
 
 
 def too_few(study: HeadStudy) -> str:
@@ -115,8 +115,8 @@ def _doubt(study: HeadStudy, change: Comparison | None) -> str:
     if change is None:
         return ""
     worst = -change.low if study.task.higher_is_better else change.high
-    if study.task.measure.kind == "sum" and study.task.headline != "loss":
-        worst = np.expm1(change.high) * study.baseline[study.task.headline]  # the interval is in nats
+    if study.task.measure.kind == "sum" and study.task.primary_metric != "loss":
+        worst = np.expm1(change.high) * study.baseline[study.task.primary_metric]  # the interval is in nats
     return "" if worst <= tolerance(study) else f"too few examples to exclude a loss of {allowed(study)}"
 
 
@@ -156,7 +156,9 @@ def write_report(study: HeadStudy, best: Answer, path: str | Path) -> Path:
         f"gates and nothing is trained; orders are found on {study.ordered_by}."
     )
     facts = {
-        f"{task.headline}, all heads, {task.count():,} examples": numbers.significant(study.baseline[task.headline])
+        f"{task.primary_metric}, all heads, {task.count():,} examples": numbers.significant(
+            study.baseline[task.primary_metric]
+        )
     }
     for name in dict.fromkeys((best.name, "random")):
         if name in study.curves and not too_few(study):
@@ -219,14 +221,14 @@ def _pruning(study: HeadStudy, best: Answer) -> Section:
     )
     if any(CurveConfig.parse(name).reconstruct for name in study.curves):
         caption += " Refitted: the output projections of the kept heads are fitted to those examples, without labels."
-    task, baseline = study.task, study.baseline[study.task.headline]
-    name = task.headline.replace("_", " ").capitalize()
+    task, baseline = study.task, study.baseline[study.task.primary_metric]
+    name = task.primary_metric.replace("_", " ").capitalize()
     plot = pruning_curves(
         {CurveConfig.parse(order).words: points for order, points in with_whole(study.curves, baseline).items()},
         metric=name,
         better="higher" if task.higher_is_better else "lower",
         baseline=baseline,
-        scale="log" if task.headline == "perplexity" else "linear",
+        scale="log" if task.primary_metric == "perplexity" else "linear",
         title=f"{name} against heads removed",
     )
     return Section("Removing heads", "", (Picture(plot, caption),), curve_table(study))
@@ -255,8 +257,8 @@ def curve_table(study: HeadStudy) -> Table:
         *(Column(f"{share}% gone", numbers.significant, better) for share in shown),
     )
     note = (
-        f"{study.task.headline}, means over {study.config.seeds} seed(s). Removable: the largest share of heads up to "
-        f"which every share measured costs at most {allowed(study)}."
+        f"{study.task.primary_metric}, means over {study.config.seeds} seed(s). Removable: the largest share of heads "
+        f"up to which every share measured costs at most {allowed(study)}."
     )
     return Table(columns, rows, notes=(note,))
 

@@ -229,7 +229,8 @@ def _curves(
 
     def judge(model: Model) -> Judged:
         evaluation = measure_task(model, task, batch_size=config.batch_size, buckets=config.buckets)
-        return Judged(evaluation.metrics[task.headline], test(evaluation.outcomes) if evaluation.examples > 1 else None)
+        compared = test(evaluation.outcomes) if evaluation.examples > 1 else None
+        return Judged(evaluation.metrics[task.primary_metric], compared)
 
     curves: dict[str, list[CurvePoint]] = {order: [] for order in config.orders}
     total, done = len(config.orders) * config.seeds * len(config.percentages), 0
@@ -240,7 +241,7 @@ def _curves(
                 for point in curve(model, CurveConfig.parse(order), batches, config.percentages, judge, seed=seed):
                     points.append(point)
                     done += 1
-                    bar(done, {task.headline: point.value})
+                    bar(done, {task.primary_metric: point.value})
     return curves
 
 

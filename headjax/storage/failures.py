@@ -24,7 +24,7 @@ _OF_WRITERS = (SafetensorError, ValueError, RuntimeError)
 """What safetensors and TensorStore raise for a failed write; clients of buckets have errors of their own."""
 
 
-def in_one_line(error: BaseException, path: Path | None = None) -> str | None:
+def format_error(error: BaseException, path: Path | None = None) -> str | None:
     """Return one line about a failure of the machine, also one among an error's causes; None for any other error."""
     for each in causes(error):
         out = type(each).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(each)
@@ -51,7 +51,7 @@ def writing(path: Path) -> Iterator[None]:
     except HeadjaxError:
         raise
     except Exception as error:
-        line = in_one_line(error, path)
+        line = format_error(error, path)
         if line is None and (str(path).startswith("gs://") or isinstance(error, _OF_WRITERS)):
             line = f"{path}: cannot be written ({_reason(error)})"
         if line is None or isinstance(error, MemoryError):
@@ -66,7 +66,7 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def told_once() -> Iterator[None]:
+def silence_repeats() -> Iterator[None]:
     """Keep libraries from logging a failed write, with tracebacks, beside the error that they raise.
 
     Of several writes that fail together, asyncio logs all but the first, Orbax logs the whole attempt, TensorStore's

@@ -16,7 +16,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.programs import make_room
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
-from headjax.data.task import TaskData
+from headjax.data.examples import TaskData
 from headjax.evaluation.task import Evaluation
 from headjax.mesh.distributed import Vote, is_first, on_first, wait_for_all
 from headjax.models.model import Model
@@ -230,7 +230,9 @@ def _best_model(run: Training, workdir: Path) -> BestModel | None:
     if run.config.keep == "last":
         return None
     measure = run.measure
-    return BestModel(workdir) if measure is None else BestModel(workdir, measure.headline, measure.higher_is_better)
+    return (
+        BestModel(workdir) if measure is None else BestModel(workdir, measure.primary_metric, measure.higher_is_better)
+    )
 
 
 def _result(run: Training, keeper: Keeper, workdir: Path, state: TrainState, final: Evaluation) -> TrainResult:

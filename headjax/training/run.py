@@ -18,8 +18,8 @@ from headjax.core.progress import Update
 from headjax.core.serialize import to_data
 from headjax.core.tensors import Params, count
 from headjax.core.timing import finished
+from headjax.data.examples import TaskData
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.data.task import TaskData
 from headjax.evaluation.measures import Measure
 from headjax.evaluation.specs import prompted
 from headjax.evaluation.task import Evaluation, measure_batch, measure_of, reduce_batches

@@ -75,7 +75,7 @@ class Study:
 
     def run(self) -> Iterator[Row]:
         """Yield the numbers of all draws."""
-        headline = self.task.measure.headline
+        headline = self.task.measure.primary_metric
         yield Row(share="100%", metric=headline, value=self.whole.metrics[headline])
         yield Row(metric="evaluation examples", value=float(self.whole.examples))
         first: tuple[Sequence[Batch], Prices] | None = None
@@ -98,7 +98,7 @@ class Study:
 
     def cells(self, row: Row, batches: Sequence[Batch], table: Prices, limits: Mapping[str, float]) -> Iterator[Row]:
         """Yield the numbers of all methods at one budget."""
-        headline, ours = self.task.measure.headline, None
+        headline, ours = self.task.measure.primary_metric, None
         tested = "loss" if headline == "perplexity" else headline
         for method in self.options.methods:
             begun, choice = time.process_time(), choice_of(method, table, limits)

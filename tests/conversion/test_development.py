@@ -7,8 +7,8 @@ import pytest
 
 from headjax.conversion import convert, parse_target
 from headjax.conversion.calibration import calibrate
+from headjax.data.files import library_sources
 from headjax.data.rows import hold_out_files
-from headjax.data.text_rows import library_sources
 from headjax.evaluation.task import evaluate
 from headjax.heads.head_id import all_heads
 from headjax.heads.program import gated as with_gates

@@ -8,11 +8,11 @@ import pytest
 
 from headjax.core.serialize import from_data, kind, to_data
 from headjax.data import TASKS, DataConfig, TaskSpec
+from headjax.data.examples import MeasureSpec
 from headjax.data.forms import Encoded, SequenceForm
 from headjax.data.forms.form import text
 from headjax.data.prepare import prepare
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.data.task import MeasureSpec
 from headjax.evaluation.measures import Classes
 from headjax.evaluation.task import measure_of
 from headjax.tokenizers.vocabularies import byte_tokenizer

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headjax.core.errors import DataError
+from headjax.data.files import library_sources
 from headjax.data.rows import (
     RowSource,
     document,
@@ -13,7 +14,6 @@ from headjax.data.rows import (
     paragraphs,
     passages,
 )
-from headjax.data.text_rows import library_sources
 
 
 def split(documents, fraction):

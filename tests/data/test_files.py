@@ -8,9 +8,8 @@ import pytest
 from pyarrow import parquet
 
 from headjax.core.errors import DataError
-from headjax.data.files import find_files
+from headjax.data.files import find_files, whole_text
 from headjax.data.tables import table_rows
-from headjax.data.text_rows import whole_text
 from headjax.storage.files import read_lines, read_text
 from headjax.storage.paths import path_of
 

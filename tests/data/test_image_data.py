@@ -11,7 +11,7 @@ from PIL import Image
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
-from headjax.data.image_rows import pixels, read_idx
+from headjax.data.files import pixels, read_idx
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
 from headjax.models.tasks import Classification

@@ -10,9 +10,8 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.data import DataConfig
 from headjax.data.metrics import ndcg, reciprocal_rank
 from headjax.data.source import recognise, table_columns
-from headjax.evaluation.entities import entities, tags_of
-from headjax.evaluation.sets import Ranking, SeveralLabels
 from headjax.evaluation.specs import load_task
+from headjax.evaluation.structured import Ranking, SeveralLabels, entities, tags_of
 from headjax.evaluation.task import evaluate_task, measure_task
 from headjax.models.tasks import MultiLabel, NoTask, TokenClassification
 from tests import tiny

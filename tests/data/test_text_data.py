@@ -12,9 +12,9 @@ import pytest
 from headjax.core.errors import ConfigError, DataError
 from headjax.core.serialize import from_data, to_data
 from headjax.data import DataConfig
+from headjax.data.files import aligned_pairs
 from headjax.data.forms.questions import QUESTION_LENGTH
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.data.text_rows import aligned_pairs
 from headjax.tokenizers import vocabularies
 from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.data.squad import SHORT, long_paragraph, write_squad

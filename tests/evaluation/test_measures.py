@@ -12,8 +12,8 @@ from headjax.data.forms import PretrainingForm
 from headjax.data.prepare import prepare
 from headjax.data.rows import Row, RowSource
 from headjax.data.stream import evaluation_batches
-from headjax.evaluation.spans import answer_f1, best_span, exact_match, normalize_answer, squad_metrics
 from headjax.evaluation.specs import load_task
+from headjax.evaluation.structured import answer_f1, best_span, exact_match, normalize_answer, squad_metrics
 from headjax.evaluation.task import Task, evaluate, evaluate_task, measure_of, measure_task
 from headjax.evaluation.translation import corpus_bleu, translate
 from headjax.models.config import Output
@@ -78,7 +78,7 @@ def test_both_accuracies_count_what_is_right(pretraining):
     assert found.metrics["masked_accuracy"] == pytest.approx(right / masked)
     assert found.metrics["next_sentence_accuracy"] == pytest.approx(following / examples)
     assert 0 < right < masked
-    assert (pretraining.headline, pretraining.higher_is_better) == ("masked_accuracy", True)
+    assert (pretraining.primary_metric, pretraining.higher_is_better) == ("masked_accuracy", True)
 
 
 LINES = ["ab", "abc", "b", "cab", "bca"]
@@ -175,7 +175,7 @@ def test_a_question_is_answered_by_its_best_window(reader, squad):
     values = [answer_f1(answers[number], gold[number]) for number in range(3)]
     assert found.metrics["f1"] == pytest.approx(np.mean(values))
     np.testing.assert_allclose(task.measure.values(found.outcomes), values)
-    assert (task.headline, task.higher_is_better) == ("f1", True)
+    assert (task.primary_metric, task.higher_is_better) == ("f1", True)
 
 
 def test_normalisation():

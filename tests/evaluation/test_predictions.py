@@ -9,8 +9,8 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.evaluation.measures import Classes, LanguageModelling, Numbers
 from headjax.evaluation.paired import compare
 from headjax.evaluation.predictions import Inputs, predict, predict_images, read_inputs
-from headjax.evaluation.spans import Spans
 from headjax.evaluation.specs import load_task
+from headjax.evaluation.structured import Spans
 from headjax.evaluation.task import evaluate_task, measure_task
 from headjax.models.tasks import Classification, MultiLabel, NoTask, Regression, Span
 from headjax.tokenizers.vocabularies import byte_tokenizer
@@ -196,7 +196,7 @@ def test_tokens_agree_over_those_that_both_models_have(tmp_path):
 
 def test_every_measure_says_its_kind():
     assert [one.kind for one in (Classes(), LanguageModelling(), Spans())] == ["binary", "sum", "graded"]
-    assert [one.kind for one in (Classes(headline="f1", chosen=("f1",)), Numbers())] == ["corpus", "corpus"]
+    assert [one.kind for one in (Classes(primary_metric="f1", chosen=("f1",)), Numbers())] == ["corpus", "corpus"]
 
 
 def test_texts_that_are_empty_are_said_with_their_examples(tmp_path):

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.data.examples import Padded, TokenBlocks, sequences
+from headjax.data.examples import Padded, TaskData, TokenBlocks, sequences
 from headjax.data.forms.questions import Question, QuestionWindows, Window, Windows
-from headjax.data.task import TaskData
 from headjax.evaluation.measures import Classes, LanguageModelling
 from headjax.evaluation.selection import RULE, describe, in_words, selection_of, split_task
-from headjax.evaluation.spans import Spans
+from headjax.evaluation.structured import Spans
 from headjax.evaluation.task import Task
 
 

@@ -233,7 +233,7 @@ def test_a_text_is_whole_where_no_heads_are_chosen_on_it(tmp_path):
     assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))
     assert metrics["bits_per_byte"] == pytest.approx(metrics["loss"] / np.log(2), rel=0.05)  # a token is a byte
     assert metrics["word_perplexity"] > metrics["perplexity"]
-    assert (task.headline, task.higher_is_better) == ("perplexity", False)
+    assert (task.primary_metric, task.higher_is_better) == ("perplexity", False)
 
 
 @pytest.mark.parametrize("columns", ["sentence1\tsentence2\tscore", "sentence\tsentence2\tlabel"])

@@ -9,8 +9,7 @@ import pytest
 
 import headjax
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
-from headjax.data.examples import TokenBlocks, sequences
-from headjax.data.task import TaskData
+from headjax.data.examples import TaskData, TokenBlocks, sequences
 from headjax.evaluation.measures import Classes, Numbers, Similarities
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import Task, evaluate_task, measure_task, reduce_batches
@@ -77,7 +76,7 @@ def test_classification_counts_every_example_once_and_no_padding(classifier, tab
     ranks = [list(np.argsort(-row)).index(label) for row, label in zip(logits, labels, strict=True)]
     assert found.outcomes["rank"].tolist() == ranks  # of which the top-5 accuracy is made
     assert set(found.metrics) == {"loss", "accuracy", "macro_f1", "matthews"}
-    assert (task.headline, task.higher_is_better) == ("accuracy", True)
+    assert (task.primary_metric, task.higher_is_better) == ("accuracy", True)
 
 
 def test_buckets_and_limits(classifier, table):

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.data.examples import TokenBlocks
-from headjax.data.task import TaskData
+from headjax.data.examples import TaskData, TokenBlocks
 from headjax.evaluation.measures import LanguageModelling
 from headjax.evaluation.task import Task
 from headjax.head_report.study import StudyConfig, study_heads

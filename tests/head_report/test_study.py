@@ -148,6 +148,6 @@ def test_tables_hold_the_numbers_of_the_study(study):
     shown = {row[0]: row[2:] for row in curve_table(study).rows}
     values = [tuple(point.value for point in points) for points in study.curves.values()]
     assert shown == dict(zip(("importance", "chance"), values, strict=True))
-    # A loss of a twentieth does not count where the headline is no share.
-    assert study.task.headline == "perplexity"
+    # A loss of a twentieth does not count where the primary metric is no share.
+    assert study.task.primary_metric == "perplexity"
     assert tolerance(study) == pytest.approx(0.05 * study.baseline["perplexity"])

@@ -6,7 +6,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
 from headjax.core.errors import ConfigError, DataError
-from headjax.data.task import TaskData
+from headjax.data.examples import TaskData
 from headjax.evaluation.task import evaluate
 from headjax.heads.ablation import ablate
 from headjax.heads.scoring import score_heads

@@ -10,7 +10,7 @@ import pytest
 from safetensors import SafetensorError
 
 from headjax.core.errors import ConfigError, DataError, HeadjaxError, require, within
-from headjax.storage.failures import NO_MEMORY, in_one_line, told_once, writing
+from headjax.storage.failures import NO_MEMORY, format_error, silence_repeats, writing
 from headjax.storage.files import beside
 
 
@@ -53,17 +53,17 @@ def raised_from(below):
     ],
 )
 def test_a_failure_of_the_machine_is_one_line(error, line):
-    assert in_one_line(error).lower() == line.lower()
+    assert format_error(error).lower() == line.lower()
 
 
 @pytest.mark.parametrize(
     "error", [ValueError("shape (3, 4)"), KeyError("x"), JaxRuntimeError("INTERNAL: x"), OSError("no number")]
 )
 def test_a_defect_keeps_its_traceback(error):
-    assert in_one_line(error) is None
+    assert format_error(error) is None
     other = ValueError("a chain that bites its tail")
     error.__context__, other.__context__ = other, error
-    assert in_one_line(error) is None
+    assert format_error(error) is None
 
 
 def test_a_failed_writing_names_a_file():
@@ -91,7 +91,7 @@ def test_libraries_do_not_tell_it_again(monkeypatch, capfd, recwarn):
 
     told = []
     monkeypatch.setattr(sys, "unraisablehook", told.append)
-    with told_once(), told_once():
+    with silence_repeats(), silence_repeats():
         logging.getLogger("asyncio").error("Task exception was never retrieved")
         never_awaited()
         for text in ("Event loop is closed", "something else"):

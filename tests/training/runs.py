@@ -12,8 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.data.examples import TokenBlocks
-from headjax.data.task import TaskData
+from headjax.data.examples import TaskData, TokenBlocks
 from headjax.training.config import TrainConfig, train_config
 from headjax.training.loop import TrainResult, train
 from tests import tiny

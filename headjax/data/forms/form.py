@@ -13,9 +13,17 @@ import numpy as np
 from headjax.core.class_names import ClassIndex, label_name, tell_nothing
 from headjax.core.errors import DataError
 from headjax.core.fields import Checked, unknown_name
-from headjax.data.examples import ExampleSource, Padded, Record, Records, pad_sequence, padding_id, rounded_length
+from headjax.data.examples import (
+    ExampleSource,
+    MeasureSpec,
+    Padded,
+    Record,
+    Records,
+    pad_sequence,
+    padding_id,
+    rounded_length,
+)
 from headjax.data.rows import Row, Split
-from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 
 Seed = tuple[int, ...]
@@ -103,7 +111,7 @@ class Form(Checked, abc.ABC):
         names, measure = self.label_names, self.measure
         measure = "numbers" if measure == "classes" and not names else measure
         chosen = tuple(metrics) or (CLASS_METRICS if measure == "classes" else ())
-        told: dict[str, Any] = {"headline": chosen[0], "chosen": chosen} if chosen else {}
+        told: dict[str, Any] = {"primary_metric": chosen[0], "chosen": chosen} if chosen else {}
         return MeasureSpec(measure, told | ({"names": names} if names else {})) if measure else None
 
     def protocol(self, tokenizer: Tokenizer, counts: Mapping[str, Any]) -> Mapping[str, Any]:

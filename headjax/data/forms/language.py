@@ -16,6 +16,7 @@ from headjax.core.serialize import kind
 from headjax.data.examples import (
     ExampleSource,
     Mapped,
+    MeasureSpec,
     Padded,
     Record,
     Records,
@@ -27,7 +28,6 @@ from headjax.data.examples import (
 )
 from headjax.data.forms.form import Encoded, Form, Seed, language_measure, text_counts
 from headjax.data.rows import Row, Split
-from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import Tokenizer
 
 OPEN_ROWS = 32

@@ -13,10 +13,9 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.fields import Count, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import ExampleSource, Mapped, Padded, Record, Records, changeable, each
+from headjax.data.examples import ExampleSource, Mapped, MeasureSpec, Padded, Record, Records, changeable, each
 from headjax.data.forms.form import Encoded, Seed, SequenceForm
 from headjax.data.rows import Row, Split
-from headjax.data.task import MeasureSpec
 from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
 
 QUESTION_LENGTH = 64
