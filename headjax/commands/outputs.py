@@ -53,7 +53,7 @@ def key(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandResult:
-    """CommandResult of a command."""
+    """Result of a command."""
 
     title: ClassVar[str] = ""
 
