@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
@@ -233,6 +232,8 @@ def first_line(error: BaseException) -> str:
 
 def key_of_study(described: Any, arrays: Any) -> str:
     """Return the key of a measurement, another one for other settings or any other number."""
+    import jax  # here, so that refusals of commands come before it
+
     digest = hashlib.sha256(repr(described).encode())
     for path, array in jax.tree.leaves_with_path(arrays):
         digest.update(jax.tree_util.keystr(path).encode() + np.asarray(array).tobytes())
