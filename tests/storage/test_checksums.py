@@ -5,7 +5,7 @@ import pytest
 
 from headjax.core.errors import DamagedError
 from headjax.models.model import load
-from headjax.storage.directories import RECORD, check, write_checksums
+from headjax.storage.directories import RECORD, check_checksums, write_checksums
 from tests import tiny
 
 NAMES = ["a.json", "sub/b.bin", "empty"]
@@ -27,12 +27,12 @@ def flip(file, position=-1):
 
 
 def test_an_intact_folder_passes_and_one_without_a_record_is_not_compared(folder):
-    check(folder)
+    check_checksums(folder)
     (folder / "notes.txt").write_text("a user's own")
-    check(folder)
+    check_checksums(folder)
     (folder / RECORD).unlink()
     flip(folder / "a.json")
-    check(folder)
+    check_checksums(folder)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,14 +50,14 @@ def test_a_damaged_file_is_named(folder, name, damage, said):
         pytest.skip("an empty file has no bit to flip")
     damage(folder / name)
     with pytest.raises(DamagedError, match=f"^{folder / name}: .*{said}"):
-        check(folder)
+        check_checksums(folder)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"a": {"bytes": 1}}', "{"])
 def test_a_damaged_record_is_named(folder, content):
     (folder / RECORD).write_text(content)
     with pytest.raises(DamagedError, match=f"^{folder / RECORD}: damaged"):
-        check(folder)
+        check_checksums(folder)
 
 
 def test_every_flipped_byte_of_a_model_directory_is_found(tmp_path):
