@@ -56,11 +56,11 @@ def _(module: GroupedAttention, graph: Graph, x: str, memory: str, tokens: Token
         for each, kernel, norm in ((query, module.query, module.query_norm), (key, module.key, module.key_norm))
     )
     if module.groups != tuple(range(module.num_heads)):
-        index = graph.constant(module.groups, np.int64, "groups")
         key, value = (
-            graph.reshape(graph.op("Gather", graph.reshape(each, 0, 0, module.kv_heads, -1), index, axis=2), 0, 0, size)
-            for each, size in ((key, module.query.size // module.width), (value, module.num_heads * module.values))
+            graph.op("Gather", graph.reshape(each, 0, 0, module.kv_heads, -1), module.groups, axis=2)
+            for each in (key, value)
         )
+        key, value = (graph.reshape(each, 0, 0, -1) for each in (key, value))
     return _combined(graph, module, query, key, value, tokens, module.scale)
 
 
@@ -69,9 +69,9 @@ def _(module: LatentAttention, graph: Graph, x: str, memory: str, tokens: Tokens
     if module.rotary is not None:
         raise InexpressibleError("layout onnx: has no latent attention with rotary keys")
     latent = graph.linear(memory, module.latent[...])
-    latent = latent if module.latent_norm is None else graph.norm(module.latent_norm, latent)
+    latent = graph.norm(module.latent_norm, latent)
     inputs = x if module.query_latent is None else graph.linear(x, module.query_latent[...])
-    inputs = inputs if module.query_norm is None else graph.norm(module.query_norm, inputs)
+    inputs = graph.norm(module.query_norm, inputs)
     query = graph.linear(inputs, module.query[...], module.query_bias, "query")
     key = graph.linear(latent, module.key[...], None, "key")
     value = graph.linear(latent, module.value[...], module.value_bias, "value")
@@ -88,7 +88,7 @@ def _(module: CollaborativeAttention, graph: Graph, x: str, memory: str, tokens:
     heads, scale = module.num_heads, 1.0 / math.sqrt(module.kind.head_dim)
     query = graph.linear(x, module.query[...], module.query_bias, "query")  # [batch, query, shared_dim]
     mixing = np.asarray(module.mixing[...])[:, None]  # [heads, 1, shared_dim]
-    query = graph.op("Mul", graph.unsqueeze(query, 1), graph.constant(scale * mixing))
+    query = graph.op("Mul", graph.unsqueeze(query, 1), scale * mixing)
     key = graph.op("Transpose", graph.linear(memory, module.key[...], module.key_bias, "key"), perm=[0, 2, 1])
     logits = graph.op("MatMul", query, graph.unsqueeze(key, 1))
     if module.content_bias is not None:
@@ -104,8 +104,7 @@ def _placed(
     """Return queries or keys `[batch, length, heads * head_dim]`, normalised by head and rotated to their positions."""
     if norm is None and rotary is None:
         return x
-    x = graph.reshape(x, 0, 0, *sizes)
-    x = x if norm is None else graph.norm(norm, x)
+    x = graph.norm(norm, graph.reshape(x, 0, 0, *sizes))
     x = x if rotary is None else _rotated(graph, x, rotary, tokens, sizes[1], frequencies)
     return graph.reshape(x, 0, 0, math.prod(sizes))
 
@@ -117,13 +116,12 @@ def _rotated(graph: Graph, x: str, rotary: Rotary, tokens: Tokens, size: int, fr
     rates = rates[None] if frequencies is None else rates[np.asarray(frequencies)]  # [heads or 1, dim / 2]
     turning = 2 * rates.shape[-1]
     at = graph.unsqueeze(graph.op("Cast", tokens.positions or "", to=FLOAT), 2, 3)
-    angles = graph.op("Mul", at, graph.constant(rates, name="rates"))  # [batch or 1, length, heads or 1, dim / 2]
+    angles = graph.op("Mul", at, rates)  # [batch or 1, length, heads or 1, dim / 2]
     cos, sin = graph.op("Cos", angles), graph.op("Sin", angles)
-    halves, last = isinstance(rotary, RotaryHalves), graph.ints(3)
+    halves = isinstance(rotary, RotaryHalves)
 
     def part(start: int, stop: int, step: int = 1) -> str:
-        numbers = [graph.ints(number) for number in (start, stop)]
-        return graph.op("Slice", x, *numbers, last, graph.ints(step))
+        return graph.op("Slice", x, [start], [stop], [3], [step])
 
     pairs = ((0, turning // 2), (turning // 2, turning)) if halves else ((0, turning, 2), (1, turning, 2))
     first, second = (part(*each) for each in pairs)
@@ -153,7 +151,7 @@ def _fused(graph: Graph, heads: int, query: str, key: str, value: str, tokens: T
     """Return the contexts `[batch, query, heads * value_dim]` by onnxruntime's operator."""
     present, bias = "", tokens.bias or ""
     if tokens.allowed is not None:  # together with padding, so that a query that sees nothing sees all alike, as here
-        hidden = graph.op("Where", _visible(graph, tokens), graph.constant(0.0), graph.constant(MASKED))
+        hidden = graph.op("Where", _visible(graph, tokens), 0.0, MASKED)
         bias = graph.op("Add", bias, hidden) if bias else hidden
     elif tokens.present is not None:
         present = graph.op("Cast", tokens.present, to=INT32)
@@ -169,7 +167,7 @@ def _from_logits(graph: Graph, module: Any, logits: str, value: str, tokens: Tok
     if tokens.softcap is not None:
         logits = graph.capped(logits, tokens.softcap)
     if tokens.allowed is not None or tokens.present is not None:
-        logits = graph.op("Where", _visible(graph, tokens), logits, graph.constant(MASKED))
+        logits = graph.op("Where", _visible(graph, tokens), logits, MASKED)
     weights = graph.op("Softmax", logits, axis=-1)
     context = graph.op("MatMul", weights, graph.heads_first(value))
     context = graph.reshape(graph.heads_first(context), 0, 0, -1)

@@ -59,67 +59,56 @@ def _embedded(graph: Graph, model: Any, segmented: bool) -> tuple[str, Tokens]:
     positions = _positions(graph, module.positions, counts_mask=causal)
     graph.token = graph.coded(np.asarray(module.token[...], np.float32), "token", axis=1)
     x = graph.rows(*graph.token, "input_ids")
-    if module.scaled:
-        x = graph.times(x, math.sqrt(module.token.shape[-1]))
+    x = graph.times(x, math.sqrt(module.token.shape[-1]) if module.scaled else 1.0)
     if module.position is not None:
-        rows = graph.op("Add", positions, graph.integer(module.positions.offset))
-        x = graph.op("Add", x, graph.op("Gather", graph.constant(module.position[...], name="position"), rows))
+        rows = graph.op("Add", positions, module.positions.offset)
+        x = graph.op("Add", x, graph.op("Gather", module.position[...], rows))
     elif module.positions.kind != "none":
         raise InexpressibleError(f"layout onnx: has no positions of the kind {module.positions.kind}")
     if module.segment is not None:
-        table = graph.constant(module.segment[...], name="segment")
-        row = "token_type_ids" if segmented else graph.constant([[0]], np.int64)
-        x = graph.op("Add", x, graph.op("Gather", table, row))
-    if module.norm is not None:
-        x = graph.norm(module.norm, x)
+        row = "token_type_ids" if segmented else [[0]]
+        x = graph.op("Add", x, graph.op("Gather", module.segment[...], row))
+    x = graph.norm(module.norm, x)
     if module.projection is not None:
         x = graph.linear(x, module.projection[...], None if module.projection_bias is None else module.projection_bias)
     relative = getattr(config, "position_bias", None) is not None
     bias = _position_bias(graph, model.encoder.position_bias) if relative else None
-    allowed = _causal(graph) if causal or getattr(config, "causal", False) else None
+    allowed = None
+    if causal or getattr(config, "causal", False):
+        allowed = graph.unsqueeze(graph.op("LessOrEqual", _distances(graph), 0), 0, 1)
     cap = getattr(config, "attention_softcap", None)
     return x, Tokens("attention_mask", positions, allowed, bias, cap)
 
 
 def _positions(graph: Graph, table: Positions, *, counts_mask: bool) -> str:
     """Return the positions `[batch or 1, length]`."""
-    last = graph.integer(1)
     if counts_mask:
-        counted = graph.op("Sub", graph.op("CumSum", "attention_mask", last), graph.integer(1))
-        return graph.op("Max", counted, graph.integer(0))
+        return graph.op("Max", graph.op("Sub", graph.op("CumSum", "attention_mask", 1), 1), 0)
     if table.kind == "learned_present":
-        padding = graph.op("Equal", "input_ids", graph.integer(table.offset - 1))
+        padding = graph.op("Equal", "input_ids", table.offset - 1)
         present = graph.op("Cast", graph.op("Not", padding), to=INT64)
-        counted = graph.op("Mul", graph.op("CumSum", present, last), present)
-        return graph.op("Sub", counted, graph.integer(1))
+        return graph.op("Sub", graph.op("Mul", graph.op("CumSum", present, 1), present), 1)
     return graph.unsqueeze(_indices(graph), 0)
 
 
 def _indices(graph: Graph) -> str:
     """Return 0, 1, ... of the length of the texts, `[length]`."""
-    length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), graph.ints(0))
-    return graph.op("Range", graph.integer(0), length, graph.integer(1))
+    length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), [0])
+    return graph.op("Range", 0, length, 1)
 
 
 def _distances(graph: Graph) -> str:
     """Return key index - query index, `[query, key]`."""
-    at, axes = _indices(graph), [graph.ints(axis) for axis in (0, 1)]
-    return graph.op("Sub", *(graph.op("Unsqueeze", at, axis) for axis in axes))
-
-
-def _causal(graph: Graph) -> str:
-    allowed = graph.op("LessOrEqual", _distances(graph), graph.integer(0))
-    return graph.unsqueeze(allowed, 0, 1)
+    at = _indices(graph)
+    return graph.op("Sub", graph.unsqueeze(at, 0), graph.unsqueeze(at, 1))
 
 
 def _position_bias(graph: Graph, module: RelativePositionBias) -> str:
     """Return the bias `[1, heads, query, key]`: buckets are equal beyond the largest distance, so a table holds all."""
     far = module.config.max_distance
     table = np.asarray(module.table[...])[np.asarray(module.bucket(jnp.arange(-far, far + 1)))]  # [distances, heads]
-    limits = [graph.integer(limit) for limit in (-far, far)]
-    near = graph.op("Add", graph.op("Clip", _distances(graph), *limits), graph.integer(far))
-    bias = graph.op("Gather", graph.constant(table.T, name="position_bias"), near, axis=1)  # [heads, query, key]
-    return graph.unsqueeze(bias, 0)
+    near = graph.op("Add", graph.op("Clip", _distances(graph), -far, far), far)
+    return graph.unsqueeze(graph.op("Gather", table.T, near, axis=1), 0)
 
 
 def _patches(graph: Graph, model: Any) -> str:
@@ -127,15 +116,14 @@ def _patches(graph: Graph, model: Any) -> str:
     module: Any = model.patches
     kernel = np.moveaxis(np.asarray(module.kernel[...]), -1, 0)  # [width, channels, patch, patch]
     width, _, *sides = kernel.shape
-    bias = () if module.bias is None else (graph.constant(module.bias[...]),)
-    grid = graph.op("Conv", "pixel_values", graph.constant(kernel, name="patches"), *bias, strides=sides)
+    bias = () if module.bias is None else (module.bias[...],)
+    grid = graph.op("Conv", "pixel_values", kernel, *bias, strides=sides)
     patches = graph.op("Transpose", graph.reshape(grid, 0, width, -1), perm=[0, 2, 1])
-    tokens = [token[...] for token in (module.class_token, module.distillation_token) if token is not None]
+    first = [token[...] for token in (module.class_token, module.distillation_token) if token is not None]
     batch = graph.op("Shape", "pixel_values", start=0, end=1)
-    shape = graph.op("Concat", batch, graph.ints(len(tokens), width), axis=0)
-    first = graph.op("Expand", graph.constant(np.stack(tokens)[None]), shape)
-    x = graph.op("Add", graph.op("Concat", first, patches, axis=1), graph.constant(module.position[...][None]))
-    return x if module.norm is None else graph.norm(module.norm, x)
+    shape = graph.op("Concat", batch, [len(first), width], axis=0)
+    tokens = graph.op("Concat", graph.op("Expand", np.stack(first)[None], shape), patches, axis=1)
+    return graph.norm(module.norm, graph.op("Add", tokens, module.position[...][None]))
 
 
 def _stack(graph: Graph, stack: Any, x: str, tokens: Tokens) -> str:
@@ -143,18 +131,16 @@ def _stack(graph: Graph, stack: Any, x: str, tokens: Tokens) -> str:
     for group in stack.config.groups:
         for number, layer in enumerate(group.each(getattr(stack, group.name)), start=group.start):
             x = _layer(graph, layer, x, _of_layer(graph, stack, number, tokens))
-    return x if stack.final_norm is None else graph.norm(stack.final_norm, x)
+    return graph.norm(stack.final_norm, x)
 
 
 def _of_layer(graph: Graph, stack: Any, number: int, tokens: Tokens) -> Tokens:
     """Return the tokens as a layer sees them: through its window, with the position bias of the heads that it has."""
     layer, bias, allowed = stack.config.layers[number], tokens.bias, tokens.allowed
     if bias is not None and layer.attention.ids != tuple(range(stack.position_bias.config.num_heads)):
-        bias = graph.op("Gather", bias, graph.integer(layer.attention.ids), axis=1)
+        bias = graph.op("Gather", bias, np.asarray(layer.attention.ids, np.int64), axis=1)
     if layer.window is not None:
-        away = graph.op("Abs", _distances(graph))
-        near = graph.op("Less", away, graph.integer(layer.window))
-        near = graph.unsqueeze(near, 0, 1)
+        near = graph.unsqueeze(graph.op("Less", graph.op("Abs", _distances(graph)), layer.window), 0, 1)
         allowed = near if allowed is None else graph.op("And", allowed, near)
     return dataclasses.replace(tokens, bias=bias, allowed=allowed)
 
@@ -164,14 +150,12 @@ def _layer(graph: Graph, layer: Block, x: str, tokens: Tokens) -> str:
     for slot in layer.slots:
         residual: Residual = getattr(layer, f"{slot}_residual")
         inputs = entered if residual.kind == "parallel_norm" else x
-        if residual.kind in BEFORE and residual.norm is not None:
-            inputs = graph.norm(residual.norm, inputs)
+        inputs = graph.norm(residual.norm, inputs) if residual.kind in BEFORE else inputs
         module: Any = getattr(layer, slot)
-        outputs = (
-            _feed_forward(graph, module, inputs)
-            if slot == "feed_forward"
-            else attention(module, graph, inputs, inputs, tokens)
-        )
+        if slot == "feed_forward":
+            outputs = _feed_forward(graph, module, inputs)
+        else:
+            outputs = attention(module, graph, inputs, inputs, tokens)
         x = _joined(graph, residual, x, outputs)
     return x
 
@@ -228,7 +212,7 @@ def _over_vocabulary(graph: Graph, model: Any, x: str, kernel: Any, bias: Any) -
         return graph.linear(x, kernel[...], bias, "vocabulary")
     matrix, scale = (each and graph.op("Transpose", each, perm=[1, 0]) for each in graph.token)
     logits = graph.product(x, matrix or "", scale)
-    return logits if bias is None else graph.op("Add", logits, graph.constant(bias[...]))
+    return logits if bias is None else graph.op("Add", logits, bias[...])
 
 
 def _features(graph: Graph, model: Any, hidden: str, *, needs_pooler: bool) -> tuple[str, str]:
@@ -239,16 +223,15 @@ def _features(graph: Graph, model: Any, hidden: str, *, needs_pooler: bool) -> t
         pooled = _pooled(graph, model.pooler, pooled) if config.pooler is not None else pooled
         pooled = graph.norm(model.pooled_norm, pooled) if config.pooled_norm else pooled
         if config.patch_mean:
-            start, stop, axis = (graph.ints(number) for number in (1 + config.distillation_token, LAST, 1))
-            patches = graph.op("ReduceMean", graph.op("Slice", hidden, start, stop, axis), axis, keepdims=0)
-            pooled = graph.op("Concat", pooled, patches, axis=1)
+            patches = graph.op("Slice", hidden, [1 + config.distillation_token], [LAST], [1])
+            pooled = graph.op("Concat", pooled, graph.op("ReduceMean", patches, [1], keepdims=0), axis=1)
         return hidden, pooled
     if isinstance(config, DecoderConfig):
         return hidden, _at(graph, hidden, _last_token(graph, config)) if needs_pooler else hidden
     if config.end_token is not None:
         marks = "input_ids"
         if config.end_token != LARGEST:
-            marks = graph.op("Cast", graph.op("Equal", marks, graph.integer(config.end_token)), to=INT32)
+            marks = graph.op("Cast", graph.op("Equal", marks, config.end_token), to=INT32)
         return hidden, _at(graph, hidden, graph.op("ArgMax", marks, axis=1, keepdims=0))
     if config.pooler is None:
         return hidden, hidden
@@ -261,35 +244,31 @@ def _features(graph: Graph, model: Any, hidden: str, *, needs_pooler: bool) -> t
 
 def _pooled(graph: Graph, pooler: Pooler, x: str) -> str:
     """Return norm(phi(x W + b)), see `Pooler`."""
-    x = graph.activation(pooler.activation, graph.linear(x, pooler.kernel[...], pooler.bias, "pooler"))
-    return x if pooler.norm is None else graph.norm(pooler.norm, x)
+    x = graph.linear(x, pooler.kernel[...], pooler.bias, "pooler")
+    return graph.norm(pooler.norm, graph.activation(pooler.activation, x))
 
 
 def _token(graph: Graph, hidden: str, number: int) -> str:
     """Return the states of one token, `[batch, width]`."""
-    return graph.op("Gather", hidden, graph.integer(number), axis=1)
+    return graph.op("Gather", hidden, number, axis=1)
 
 
 def _mean(graph: Graph, hidden: str) -> str:
     """Return the mean of the tokens that are no padding, `[batch, width]`."""
     shown = graph.op("Cast", "attention_mask", to=FLOAT)
-    total = graph.op("MatMul", graph.unsqueeze(shown, 1), hidden)
-    count = graph.op("ReduceSum", shown, graph.ints(1), keepdims=1)
-    sums = graph.op("Squeeze", total, graph.ints(1))
-    return graph.op("Div", sums, graph.op("Max", count, graph.constant(1.0)))
+    sums = graph.op("Squeeze", graph.op("MatMul", graph.unsqueeze(shown, 1), hidden), [1])
+    return graph.op("Div", sums, graph.op("Max", graph.op("ReduceSum", shown, [1], keepdims=1), 1.0))
 
 
 def _last_token(graph: Graph, config: DecoderConfig) -> str:
     """Return where the last token of each example is that is no padding, `[batch]`."""
     shown = graph.op("Cast", "attention_mask", to=BOOL)
     if config.padding_token is not None:
-        padding = graph.op("Equal", "input_ids", graph.integer(config.padding_token))
+        padding = graph.op("Equal", "input_ids", config.padding_token)
         shown = graph.op("And", shown, graph.op("Not", padding))
-    places = graph.op("Where", shown, _indices(graph), graph.integer(0))
-    return graph.op("ReduceMax", places, graph.ints(1), keepdims=0)
+    return graph.op("ReduceMax", graph.op("Where", shown, _indices(graph), 0), [1], keepdims=0)
 
 
 def _at(graph: Graph, hidden: str, places: str) -> str:
     """Return the state at a place of each example, `[batch, width]`."""
-    rows = graph.unsqueeze(places, 1)
-    return graph.op("GatherND", hidden, rows, batch_dims=1)
+    return graph.op("GatherND", hidden, graph.unsqueeze(places, 1), batch_dims=1)

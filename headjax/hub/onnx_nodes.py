@@ -37,25 +37,29 @@ class Graph:
         self.nodes: list[Node] = []
         self.outputs: list[str] = []
         self.initializers: dict[str, np.ndarray] = {}
-        self._small: dict[Any, str] = {}
         self.token: tuple[str, str | None] = "", None  # the embeddings, coded by row
+        self._small: dict[Any, str] = {}
         self._codes: dict[str, str] = {}
         self._numbers = itertools.count()
 
-    def op(self, kind: str, *inputs: str, domain: str = "", more: Sequence[str] = (), **attributes: Any) -> str:
-        """Add a node; return the name of its output. `more` outputs have that name and an ending."""
+    def op(self, kind: str, *inputs: Any, domain: str = "", more: Sequence[str] = (), **attributes: Any) -> str:
+        """Add a node; return the name of its output. `more` outputs have that name and an ending.
+
+        Inputs are names, or numbers, which become constants.
+        """
         output = f"{kind}_{next(self._numbers)}"
-        self.nodes.append(Node(kind, inputs, (output, *(f"{output}{end}" for end in more)), domain, attributes))
+        names = tuple(each if isinstance(each, str) else self.constant(each) for each in inputs)
+        self.nodes.append(Node(kind, names, (output, *(f"{output}{end}" for end in more)), domain, attributes))
         return output
 
-    def constant(self, value: Any, dtype: Any = np.float32, name: str = "constant") -> str:
-        """Add an initializer; equal small ones are one."""
-        array = np.asarray(value, dtype)
+    def constant(self, value: Any, name: str = "constant", dtype: Any = None) -> str:
+        """Add an initializer, of int64 or float32 unless it has another type; equal small ones are one."""
+        array = np.asarray(value)
+        array = array.astype(dtype or (np.int64 if np.issubdtype(array.dtype, np.integer) else np.float32))
         key = f"{name}_{next(self._numbers)}"
         if array.size <= SMALL:
             key = self._small.setdefault((array.dtype, array.shape, array.tobytes()), key)
-        if key not in self.initializers:
-            self.initializers[key] = array
+        self.initializers.setdefault(key, array)
         return key
 
     def linear(self, x: str, kernel: Any, bias: Any = None, name: str = "weight", *, by_row: bool = False) -> str:
@@ -65,31 +69,27 @@ class Graph:
         times those of the others behind an activation.
         """
         matrix = np.asarray(kernel, np.float32).reshape(kernel.shape[0], -1)
-        coded, most = self.coded(matrix, name, axis=0), ""
+        coded = self.coded(matrix, name, axis=0)
         if by_row and self.bits:
-            most = self.op("ReduceMax", self.op("Abs", x), self.ints(-1), keepdims=1)
-            most = self.op("Max", most, self.constant(1e-6))
-            x = self.op("Div", x, most)
-        product = self.product(x, *coded)
-        product = self.op("Mul", product, most) if most else product
-        return product if bias is None else self.op("Add", product, self.constant(np.ravel(bias), name=f"{name}_bias"))
+            most = self.op("Max", self.op("ReduceMax", self.op("Abs", x), [-1], keepdims=1), 1e-6)
+            product = self.op("Mul", self.product(self.op("Div", x, most), *coded), most)
+        else:
+            product = self.product(x, *coded)
+        return product if bias is None else self.op("Add", product, self.constant(np.ravel(bias), f"{name}_bias"))
 
     def coded(self, matrix: np.ndarray, name: str, axis: int) -> tuple[str, str | None]:
         """Add a matrix as it is, or in int8 with the scales by which its codes are multiplied, one along an axis."""
         if not self.bits:
-            return self.constant(matrix, name=name), None
-        most = 2 ** (self.bits - 1) - 1
-        scale = np.maximum(np.abs(matrix).max(axis, keepdims=True), 1e-12) / most
-        return self.constant(np.rint(matrix / scale), np.int8, name), self.constant(scale, name=f"{name}_scale")
+            return self.constant(matrix, name), None
+        scale = np.maximum(np.abs(matrix).max(axis, keepdims=True), 1e-12) / (2 ** (self.bits - 1) - 1)
+        return self.constant(np.rint(matrix / scale), name, np.int8), self.constant(scale, f"{name}_scale")
 
     def rows(self, matrix: str, scale: str | None, index: str) -> str:
         """Rows of a coded matrix."""
-        found = self.op("Gather", matrix, index)
-        return (
-            found
-            if scale is None
-            else self.op("Mul", self.op("Cast", found, to=FLOAT), self.op("Gather", scale, index))
-        )
+        codes = self.op("Gather", matrix, index)
+        if scale is None:
+            return codes
+        return self.op("Mul", self.op("Cast", codes, to=FLOAT), self.op("Gather", scale, index))
 
     def product(self, x: str, matrix: str, scale: str | None) -> str:
         """X W of a coded matrix."""
@@ -103,28 +103,20 @@ class Graph:
 
     def reshape(self, x: str, *shape: int) -> str:
         """Reshape; 0 keeps an axis."""
-        return self.op("Reshape", x, self.ints(*shape))
+        return self.op("Reshape", x, shape)
 
     def unsqueeze(self, x: str, *axes: int) -> str:
         """Add axes of size 1."""
-        return self.op("Unsqueeze", x, self.ints(*axes))
+        return self.op("Unsqueeze", x, axes)
 
     def heads_first(self, x: str) -> str:
         """`[batch, length, heads, size]` to `[batch, heads, length, size]`, and back."""
         return self.op("Transpose", x, perm=[0, 2, 1, 3])
 
-    def ints(self, *numbers: int) -> str:
-        """Add a list of integers."""
-        return self.constant(numbers, np.int64)
-
-    def integer(self, number: int) -> str:
-        """Add an integer."""
-        return self.constant(number, np.int64)
-
     def nothing(self, x: str, bias: Any) -> str:
         """Return the output of a sub-layer without heads or units: its bias, or zeros."""
-        zeros = self.op("Mul", x, self.constant(0.0))
-        return zeros if bias is None else self.op("Add", zeros, self.constant(bias[...]))
+        zeros = self.op("Mul", x, 0.0)
+        return zeros if bias is None else self.op("Add", zeros, bias[...])
 
     def capped(self, logits: str, cap: float) -> str:
         """Return c * tanh(logits / c)."""
@@ -132,17 +124,18 @@ class Graph:
 
     def times(self, x: str, factor: Any) -> str:
         """Multiply by a constant, unless it is 1."""
-        return x if np.ndim(factor) == 0 and float(factor) == 1.0 else self.op("Mul", x, self.constant(factor))
+        return x if np.ndim(factor) == 0 and float(factor) == 1.0 else self.op("Mul", x, factor)
 
-    def norm(self, module: Normalisation, x: str) -> str:
-        """Normalise over the last axis."""
-        gain, epsilon = self.constant(module.gain(), name="scale"), module.config.epsilon
+    def norm(self, module: Normalisation | None, x: str) -> str:
+        """Normalise over the last axis, where there is a norm."""
+        if module is None:
+            return x
+        gain, epsilon = self.constant(module.gain(), "scale"), module.config.epsilon
         if isinstance(module.config, LayerNorm):
-            bias = () if module.bias is None else (self.constant(module.bias[...], name="scale_bias"),)
+            bias = () if module.bias is None else (self.constant(module.bias[...], "scale_bias"),)
             return self.op("LayerNormalization", x, gain, *bias, axis=-1, epsilon=epsilon)
-        squares = self.op("ReduceMean", self.op("Mul", x, x), self.ints(-1), keepdims=1)
-        root = self.op("Sqrt", self.op("Add", squares, self.constant(epsilon)))
-        return self.op("Mul", self.op("Div", x, root), gain)
+        squares = self.op("ReduceMean", self.op("Mul", x, x), [-1], keepdims=1)
+        return self.op("Mul", self.op("Div", x, self.op("Sqrt", self.op("Add", squares, float(epsilon)))), gain)
 
     def activation(self, name: str, x: str) -> str:
         """Apply an activation of `headjax.nn.projections.ACTIVATIONS`."""
