@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from headjax.core.timing import Timing, time_in_turns
 from headjax.hub import to_huggingface
 from headjax.hub.checking import ONNX
 from headjax.hub.either import read_model
+from headjax.hub.onnx import QUANTIZED
 from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.report.tables import Column, Table
@@ -70,9 +72,12 @@ def runtimes(model: Model, folder: Path, graph: Path) -> Runs:
     import onnxruntime
 
     theirs = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
-    to_huggingface(model, graph, layout="onnx")
-    session = onnxruntime.InferenceSession(graph / ONNX, providers=["CPUExecutionProvider"])
-    needed = [entry.name for entry in session.get_inputs()]
+    to_huggingface(model, graph, layout="onnx", quantize="int8")
+    whole, rounded = (
+        onnxruntime.InferenceSession(graph / file, providers=["CPUExecutionProvider"])
+        for file in (ONNX, QUANTIZED["int8"])
+    )
+    needed = [entry.name for entry in whole.get_inputs()]
     forward = nnx.jit(lambda model, tokens: model({"input_ids": tokens}).hidden)
 
     def in_pytorch(tokens: np.ndarray) -> Any:
@@ -80,7 +85,7 @@ def runtimes(model: Model, folder: Path, graph: Path) -> Runs:
         with torch.inference_mode():
             return theirs(input_ids=given, attention_mask=torch.ones_like(given)).last_hidden_state
 
-    def in_onnxruntime(tokens: np.ndarray) -> Any:
+    def in_onnxruntime(session: Any, tokens: np.ndarray) -> Any:
         ids = tokens.astype(np.int64)
         given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
         return session.run(None, {name: given[name] for name in needed})
@@ -88,7 +93,8 @@ def runtimes(model: Model, folder: Path, graph: Path) -> Runs:
     return {
         "headjax": lambda tokens: forward(model, tokens),
         "PyTorch": in_pytorch,
-        "onnxruntime": in_onnxruntime,
+        "onnxruntime": functools.partial(in_onnxruntime, whole),
+        "onnxruntime, int8": functools.partial(in_onnxruntime, rounded),
     }
 
 
@@ -125,6 +131,4 @@ def _table(shape: tuple[int, int], timings: Mapping[tuple[str, str], Timing], fl
         Column("Time over the original's", numbers.significant),
         Column("FLOPs over the original's", numbers.significant),
     )
-    return Table(
-        columns, rows, notes=(f"{shape[0]} sentences of {shape[1]} tokens, float32, medians of {REPEATS} turns.",)
-    )
+    return Table(columns, rows, notes=(f"{shape[0]} sentences of {shape[1]} tokens, medians of {REPEATS} turns.",))

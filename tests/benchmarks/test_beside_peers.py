@@ -98,7 +98,7 @@ def test_encoders_of_two_directories_are_timed_and_refitted_as_k_prune_does(tmp_
         monkeypatch.setattr(encode, "SHAPES", ((2, 5),))
         monkeypatch.setattr(encode, "REPEATS", 2)
         timed = encode.run(models=[tmp_path / "whole", tmp_path / "small"])
-        assert len(timed.ours["2x5"]) == 6
+        assert len(timed.ours["2x5"]) == 8
 
 
 @pytest.mark.whole
