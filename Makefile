@@ -47,10 +47,9 @@ test: $(VENV)/.test
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'whole and not parity and not attack' $(BY_FILE) tests/slow tests/notebooks tests
 
-# What may differ between versions of Python, JAX and Flax: imports, attention, other people's models, our own, ONNX,
-# resuming.
+# What may differ between versions of Python, JAX and Flax: imports, attention, other people's models, our own, resuming.
 PART := tests/test_api.py tests/test_flax.py tests/nn/test_module.py tests/sites/test_sites.py \
-	tests/sites/test_scores.py tests/models/test_model.py tests/models/test_generation.py tests/hub/test_onnx.py
+	tests/sites/test_scores.py tests/models/test_model.py tests/models/test_generation.py
 test-part: $(VENV)/.part
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) $(PART)
 	$(BIN)/python -m pytest tests/training/test_loop.py -k 'bit_for_bit and 3-tmp_path'
@@ -110,7 +109,7 @@ clean:
 # One stamp per set of extras.
 
 $(VENV)/.core: EXTRAS :=
-$(VENV)/.part: EXTRAS := [test,onnx]
+$(VENV)/.part: EXTRAS := [test]
 $(VENV)/.test: EXTRAS := [test,data,sentencepiece,translation]
 $(VENV)/.parity: EXTRAS := [test,parity,onnx,sentencepiece]
 $(VENV)/.docs: EXTRAS := [docs]
