@@ -30,9 +30,12 @@ import numpy as np
 from scipy import stats
 
 import headjax
+from headjax.data.metrics import spearman
+from headjax.evaluation.paired import paired_bootstrap
+from headjax.evaluation.predictions import Inputs, predict
+from headjax.hub.either import read_model
 
 RIDGES = tuple(10.0**power for power in range(-4, 3))
-RESAMPLES = 1000
 
 
 class Use(NamedTuple):
@@ -55,8 +58,9 @@ def main() -> None:
     rows = []
     for path, found in outcomes.items():
         for name, use in uses.items():
-            low, high = interval(use, found[name], outcomes[options.models[0]][name])
-            rows.append({"model": path, "use": name, "value": use.number(found[name]), "low": low, "high": high})
+            change = paired_bootstrap(outcomes[options.models[0]][name], found[name], use.number)
+            value = use.number(found[name])
+            rows.append({"model": path, "use": name, "value": value, "low": change.low, "high": change.high})
     for row in rows:
         print("{model}  {use:10} {value:.4f}  difference {low:+.4f} to {high:+.4f}".format(**row))
     if options.out:
@@ -65,38 +69,21 @@ def main() -> None:
 
 def judged(path: str, uses: dict[str, Use]) -> dict[str, np.ndarray]:
     """Return the outcomes of a model in every use."""
-    folder = Path(path)
-    model = headjax.load(folder) if (folder / "checksums.json").exists() else headjax.from_huggingface(folder)
+    model = read_model(path)
     return {name: use.judge(vectors(model, use.texts)) for name, use in uses.items()}
 
 
-def vectors(model: headjax.Model, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
-    """Return the unit vectors of texts `[texts, size]`, computed in the order of their lengths."""
-    order = np.argsort([len(text) for text in texts], kind="stable")
-    limit, found = getattr(model.config.task, "max_seq_length", None), [np.empty(0)] * len(texts)
-    for start in range(0, len(texts), batch_size):
-        rows = order[start : start + batch_size]
-        filled = [texts[row] for row in rows] + [""] * (batch_size - len(rows))  # one shape a length
-        batch = headjax.text_batch(model.tokenizer, filled, max_length=limit)
-        for row, vector in zip(rows, np.asarray(model(batch).require_embeddings())[:, 0], strict=False):
-            found[row] = vector
-    stacked = np.stack(found).astype(np.float64)
-    return stacked / np.linalg.norm(stacked, axis=1, keepdims=True)
-
-
-def interval(use: Use, ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of the difference of two models, over resampled examples."""
-    rng, count = np.random.default_rng(0), len(ours)
-    draws = (rng.integers(0, count, count) for _ in range(RESAMPLES))
-    low, high = np.quantile([use.number(ours[rows]) - use.number(theirs[rows]) for rows in draws], [0.025, 0.975])
-    return float(low), float(high)
+def vectors(model: headjax.Model, texts: Sequence[str]) -> np.ndarray:
+    """Return the unit vectors of texts `[texts, size]`."""
+    found = np.array([each["embedding"] for each in predict(model, Inputs(texts), batch_size=32)])
+    return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True))
 
 
 def uses_of(data: Path, rng: np.random.Generator) -> Iterator[tuple[str, Use]]:
     """Yield the uses by name."""
     pairs = _rows(data / "glue/STS-B/stsb-en-dev.csv", ",")
     scores = np.array([float(score) for *_, score in pairs])
-    yield "sts", _similarity([row[:2] for row in pairs], scores, lambda x: float(stats.spearmanr(x[:, 0], x[:, 1])[0]))
+    yield "sts", _similarity([row[:2] for row in pairs], scores, lambda x: spearman(x[:, 0], x[:, 1]))
     mrpc = _rows(data / "glue/MRPC/msr_paraphrase_train.txt", "\t", encoding="utf-8-sig")[1:]
     mrpc = [mrpc[row] for row in rng.permutation(len(mrpc))[:1000]]
     yield "paraphrase", _similarity([row[3:5] for row in mrpc], np.array([float(row[0]) for row in mrpc]), _area)

@@ -102,9 +102,9 @@ class Result(Run, ModelResult):
 def run(options: Options, progress: Progress) -> Result:
     """Trains a model on your own files and writes it as a model directory; an interrupted run continues."""
     from headjax.commands.own_data import infer_task
+    from headjax.data.source import classes_of
     from headjax.evaluation.task import Evaluation
     from headjax.hub.either import read_model
-    from headjax.models.tasks.classification import names_or_numbers
     from headjax.training.recording import read_metrics
 
     model = read_model(options.model, progress=progress)
@@ -130,7 +130,7 @@ def run(options: Options, progress: Progress) -> Result:
     trained = Result.of(
         result,
         options.out,
-        names_or_numbers(result.model.config),
+        classes_of(result.model),
         config.steps,
         task=inferred.task,
         examples={"train": len(data.train), "validation": len(data.validation)},

@@ -35,8 +35,8 @@ def check_quantize(options: WritingOptions, model: Model) -> None:
     if options.quantize is None:
         return
     if options.kind() == "headjax":
-        name = "--format" if hasattr(options, "to") else "--to"
-        raise HeadjaxError(f"--quantize: a directory of headjax has no place for it; use {name} huggingface")
+        use = f"use {options.kind_option()} huggingface"
+        raise HeadjaxError(f"--quantize: a directory of headjax has no place for it; {use}")
     OnnxModel(model, options.quantize)
 
 

@@ -365,6 +365,11 @@ class WritingOptions(CommandOptions):
 
         return write_model(model, self.out, self.kind(), quantize=self.quantize, progress=progress)
 
+    @classmethod
+    def kind_option(cls) -> str:
+        """Return the option that names the kind of directory."""
+        return name_of(next(field for field in dataclasses.fields(cls) if field.name == "format"))
+
     def kind(self) -> DirectoryKind:
         """Return the kind of directory that OUT becomes."""
         from headjax.hub.either import kind_of_directory

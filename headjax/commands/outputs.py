@@ -198,7 +198,7 @@ def planned_exports(options: WritingOptions, model: Model, config: ModelConfig) 
     refused = layouts_after(model, config)
     layouts = [name for name, why in refused.items() if not why]
     reasons = "; ".join(f"not {name}: {why}" for name, why in refused.items() if why)
-    option = "--format" if hasattr(options, "to") else "--to"
+    option = options.kind_option()
     if not layouts and options.kind() == "huggingface":
         raise HeadjaxError(f"{option}: no Hugging Face directory holds the result; use {option} headjax; {reasons}")
     can = f"exports in layout {', '.join((*layouts, 'onnx'))}"

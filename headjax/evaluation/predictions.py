@@ -19,7 +19,7 @@ from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, TagForm
 from headjax.data.forms.questions import usual_stride
 from headjax.data.registry import PAIR_COLUMNS
 from headjax.data.rows import Row
-from headjax.data.source import known_columns, names_of_columns, resolve
+from headjax.data.source import classes_of, known_columns, names_of_columns, resolve
 from headjax.data.store import load_rows
 from headjax.data.stream import evaluation_batches
 from headjax.data.tables import has_lists, header, is_table, table_rows
@@ -35,7 +35,7 @@ from headjax.models.model import Model
 from headjax.models.new_task import with_task
 from headjax.models.prompts import new_tokens, prompt_batch
 from headjax.models.tasks import MultiLabel, Regression, SentenceSimilarity, Span, TokenClassification
-from headjax.models.tasks.classification import Classification, DistilledClassification, names_or_numbers
+from headjax.models.tasks.classification import Classification, DistilledClassification
 from headjax.models.tasks.similarity import similarity
 from headjax.storage.hub import source_of
 
@@ -198,7 +198,7 @@ def predict_images(
     task = load_task(spec, model, length, split="all")
     if not isinstance(getattr(model.config, "task", None), Classification | DistilledClassification):
         raise HeadjaxError(f"predict: {spec} is neither texts, images nor questions")
-    names = names_or_numbers(model.config)
+    names = classes_of(model)
     found: list[Prediction] = []
     for batch in task.batches(batch_size, limit=limit):
         given = [names[label] if 0 <= label < len(names) else "" for label in batch["labels"]]
@@ -223,7 +223,7 @@ def _headed(
     model: Model, inputs: Inputs, request: Request, batch_size: int, progress: Update | None
 ) -> list[Prediction]:
     """Return the predictions of a classifier or a regression."""
-    output, names = getattr(model.config, "task", None), names_or_numbers(model.config)
+    output, names = getattr(model.config, "task", None), classes_of(model)
     found: list[Prediction] = []
     encoded = encode_sequences(request.tokenizer(), inputs.texts, inputs.second or None, max_length=request.length())
     columns = {"input_ids": encoded.ids, "token_type_ids": encoded.types}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from headjax.core.class_names import IGNORED
+from headjax.data.source import classes_of
 from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predict
 from headjax.heads.head_id import HeadId, all_heads, position
 from headjax.heads.program import gated
@@ -16,7 +17,6 @@ from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
-from headjax.models.tasks.classification import names_or_numbers
 from headjax.nn.state import Compute
 
 MOST_EXAMPLES = 3
@@ -140,7 +140,7 @@ def _predictions(model: Model, examples: Batch) -> list[dict[str, Any]]:
 def _text(model: Model, predictions: Predictions) -> str:
     """Return a prediction in words: a class, a number or a token; nothing of embeddings, spans and tags."""
     values, config = np.asarray(predictions.values[0], np.float64), model.config
-    output, names = getattr(config, "task", None), names_or_numbers(config)
+    output, names = getattr(config, "task", None), classes_of(model)
     if isinstance(output, Regression):
         return ", ".join(f"{value:.3g}" for value in values.ravel())
     if names and values.ndim == 1:

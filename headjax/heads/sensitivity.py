@@ -124,8 +124,9 @@ def prices(
             for slot in seen:
                 spots = at.get((block.stack, block.place.value, slot))
                 if spots is not None:
-                    sums[spots] += jax.block_until_ready(_behind(block, state, behind[0], slot, placed[spots], compute))
+                    sums[spots] += _behind(block, state, behind[0], slot, placed[spots], compute)
             if tell is not None:
+                jax.block_until_ready(behind)  # of the block before, so that the device stays ahead
                 tell((number + done / blocks) / len(parts))
         for spots, product in fetch(sums).items():
             products_of[spots].append(product)

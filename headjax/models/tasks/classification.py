@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from headjax.core.class_names import IGNORED, class_numbers, tell_nothing
+from headjax.core.class_names import IGNORED, tell_nothing
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Rate, Size
 from headjax.core.serialize import kind
@@ -239,12 +239,6 @@ def class_names(config: ModelConfig) -> tuple[str, ...]:
     """Return the names of a classifier's classes in the order of their numbers; empty where it has none."""
     task = getattr(config, "task", None)
     return task.names if isinstance(task, Classifier) else ()
-
-
-def names_or_numbers(config: ModelConfig) -> tuple[str, ...]:
-    """Return the names of a classifier's classes, or their numbers without names; empty for other models."""
-    task = getattr(config, "task", None)
-    return (task.names or class_numbers(task.classes)) if isinstance(task, Classifier) else ()
 
 
 def with_class_names(config: Any, names: Sequence[str]) -> Any:
