@@ -3,6 +3,7 @@
 import hashlib
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,13 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("headjax")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give a process one folder for code that `transformers` copies: Python looks for a package where it first was."""
+    folder = tempfile.TemporaryDirectory()
+    os.environ["HF_MODULES_CACHE"] = folder.name
+    config.add_cleanup(folder.cleanup)
 
 
 DATA = Path(os.environ.get("HEADJAX_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))

@@ -1,8 +1,6 @@
 """Models of many formulations, their exports with PyTorch code, and how `transformers` reads them."""
 
-import importlib
 import importlib.util
-import sys
 
 import numpy as np
 import pytest
@@ -102,27 +100,9 @@ def vision(attention, task=Classification(classes=3), **fields):
     return tiny.model(VisionConfig(**sizes | {"attention": attention} | fields))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def modules(tmp_path_factory):
-    """Where `transformers` copies the code to."""
-    if importlib.util.find_spec("transformers") is not None:
-        import transformers
-
-        with pytest.MonkeyPatch.context() as patch:
-            folder = str(tmp_path_factory.mktemp("modules"))
-            patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", folder)
-            patch.setattr(sys, "path", [*sys.path])
-            yield
-        for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
-            del sys.modules[name]  # the next file of tests has another folder
-    else:
-        yield
-
-
 def read_there(folder, auto):
     import transformers
 
-    importlib.invalidate_caches()  # a folder that was written within the last second is not seen otherwise
     return getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
 
 

@@ -35,7 +35,6 @@ from tests.hub.remote_models import (
     computed_there,
     decoder,
     encoder,
-    modules,  # noqa: F401
     parity,
     read_there,
     vision,

@@ -24,7 +24,6 @@ from tests.hub.remote_models import (
     DECODERS,
     decoder,
     encoder,
-    modules,  # noqa: F401
     parity,
     read_there,
     vision,
