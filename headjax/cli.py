@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import importlib
 import os
 import sys
@@ -120,8 +119,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, one of those in `headjax.core.errors`, or the result's own."""
-    with silence_repeats():
-        return _attempt(list(sys.argv[1:] if arguments is None else arguments))
+    silence_repeats()
+    return _attempt(list(sys.argv[1:] if arguments is None else arguments))
 
 
 def _attempt(words: list[str]) -> int:
@@ -134,8 +133,6 @@ def _attempt(words: list[str]) -> int:
                 if sys.stdout is not None:
                     sys.stdout.flush()
     except HeadjaxError as error:
-        if error.__cause__ is not None:
-            gc.collect()  # tasks of a write that failed tell what became of them when they are collected
         print(f"headjax: {'' if error.exit_code == INTERRUPTED else 'error: '}{_one_line(error)}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of the output has seen enough; nothing is left to be flushed at exit

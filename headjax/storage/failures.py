@@ -65,25 +65,18 @@ def _reason(error: BaseException) -> str:
     return lines[0].rpartition(": ")[2][:200]
 
 
-@contextlib.contextmanager
-def silence_repeats() -> Iterator[None]:
+def silence_repeats() -> None:
     """Keep libraries from logging a failed write, with tracebacks, beside the error that they raise.
 
     Of several writes that fail together, asyncio logs all but the first, Orbax logs the whole attempt, TensorStore's
-    threads report that nobody waits for the others, and Python warns of those that had not begun.
+    threads report that nobody waits for the others, and Python warns of those that had not begun. Some do so when
+    their objects are collected, after the command has ended: so this holds for the rest of the process.
     """
-    before = {name: logging.getLogger(name).level for name in ("asyncio", "absl", "gcsfs")}
-    for name in before:
+    for name in ("asyncio", "absl", "gcsfs"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if not isinstance(sys.unraisablehook, functools.partial):
         sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-            yield
-    finally:
-        for name, level in before.items():
-            logging.getLogger(name).setLevel(level)
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
 
 
 def _unraisable(tell: Callable[[Any], object], error: Any) -> None:
