@@ -53,6 +53,7 @@ PART := tests/test_api.py tests/test_flax.py tests/nn/test_module.py tests/sites
 test-part: $(VENV)/.part
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) $(PART)
 	$(BIN)/python -m pytest tests/training/test_loop.py -k 'bit_for_bit and 3-tmp_path'
+	$(BIN)/python -m pytest -m 'not attack' $(BY_FILE) tests/hub/test_onnx.py
 
 # The quickstart shares compiled programs, too: without most of XLA's optimizations, as tests do.
 test-pythons: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/build/compiled
@@ -109,7 +110,7 @@ clean:
 # One stamp per set of extras.
 
 $(VENV)/.core: EXTRAS :=
-$(VENV)/.part: EXTRAS := [test]
+$(VENV)/.part: EXTRAS := [test,onnx]
 $(VENV)/.test: EXTRAS := [test,data,sentencepiece,translation]
 $(VENV)/.parity: EXTRAS := [test,parity,onnx,sentencepiece]
 $(VENV)/.docs: EXTRAS := [docs]

@@ -185,10 +185,17 @@ def embedder(tmp_path):
 
 @pytest.mark.skipif(not installed, reason="needs the onnx extra")
 @pytest.mark.parametrize(
-    "words", [("prune", "--remove", "encoder/0/1"), ("convert", "--to", "fixed:head_dim=4")], ids=lambda words: words[0]
+    "words",
+    [
+        ("prune", "--remove", "encoder/0/1"),
+        ("convert", "--to", "fixed:head_dim=4"),
+        ("shrink", "--budget", "parameters=90%", "--calibration", "pairs.tsv"),
+    ],
+    ids=lambda words: words[0],
 )
-def test_commands_write_and_judge_graphs_in_int8_beside_the_weights(words, embedder, tmp_path, capsys):
+def test_commands_write_and_judge_graphs_in_int8_beside_the_weights(words, embedder, tmp_path, capsys, monkeypatch):
     model, pairs = embedder
+    monkeypatch.chdir(tmp_path)
     words = [words[0], str(model), str(tmp_path / "out"), *words[1:], "--task", str(pairs), "--quantize", "int8"]
     assert main([*words, "--json", "-"]) == 0
     printed = capsys.readouterr()
