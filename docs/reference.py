@@ -21,7 +21,7 @@ import numpy as np
 
 import headjax
 from headjax.cli import COMMANDS, main
-from headjax.commands.outputs import ChangedResult, ExamplesResult, fields_of
+from headjax.commands.outputs import ChangedResult, ExamplesResult, keys_of
 from headjax.commands.train import Run
 from headjax.core.described import MISSING, config_fields, groups_in, in_words, parse_docstring, value_in_words
 from headjax.core.fields import Checked
@@ -245,9 +245,9 @@ def describe_json(command: str) -> str:
 def describe_keys(cls: type) -> str:
     """Return the keys of a result with their meanings, and the name of those that it shares with other results."""
     base = next((each for each in cls.__mro__[1:] if each in SHARED), None)
-    inherited = fields_of(base) if base else {}
-    own = {name: field for name, field in fields_of(cls).items() if name not in inherited}
-    keys = [f"`{name}`" + (f" ({field.help})" if field.help else "") for name, field in own.items()]
+    inherited = keys_of(base) if base else {}
+    meanings = {name: meaning.rstrip(".") for name, meaning in keys_of(cls).items() if name not in inherited}
+    keys = [f"`{name}`" + (f" ({meaning})" if meaning else "") for name, meaning in meanings.items()]
     return ", ".join([f"*{SHARED[base]}*", *keys] if base else keys)
 
 

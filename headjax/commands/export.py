@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headjax.commands.graphs import QUANTIZE, Quantized
 from headjax.commands.options import MODEL, CommandOptions, argument, option
-from headjax.commands.outputs import CommandResult, key
+from headjax.commands.outputs import CommandResult, key, record
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report.tables import Table
+
+if TYPE_CHECKING:
+    from headjax.hub.checking import Exported
 
 Layout = Literal["auto", "native", "remote", "padded", "onnx", "maxtext"]
 """Layouts by name, for which nothing has to be imported."""
@@ -40,25 +43,22 @@ class Result(CommandResult):
 
     title = "Exported"
 
-    family: str = key("`model_type`", "family")
-    layout: str = key("", "layout")
-    tensors: int = key("", "tensors", numbers.count)
-    bytes: int = key("of the weights", "size", numbers.size)
-    bytes_before: int | None = key(
-        "of the weights when they were imported; null for others", "size when imported", numbers.size
-    )
-    max_difference: float | None = key(
-        "of outputs; null unless checked", "largest difference of outputs", numbers.significant
-    )
-    notes: Sequence[str] = key("what changed, such as the family")
+    exported: Exported = record("headjax.hub.checking.Exported")
     directory: str = key("", said="directory")
 
     def tables(self) -> Sequence[Table]:
-        saved = 0.0 if self.bytes_before is None else 1.0 - self.bytes / self.bytes_before
-        return [self.summary(("smaller by", f"{saved:.0%}" if saved > 0.0 else ""))]
+        done = self.exported
+        rows = [("family", done.family), ("layout", done.layout), ("tensors", numbers.count(done.tensors))]
+        rows.append(("size", numbers.size(done.bytes)))
+        if done.bytes_before is not None:
+            rows.append(("size when imported", numbers.size(done.bytes_before)))
+        if done.max_difference is not None:
+            rows.append(("largest difference of outputs", numbers.significant(done.max_difference)))
+        saved = 0.0 if done.bytes_before is None else 1.0 - done.bytes / done.bytes_before
+        return [self.summary(*rows, ("smaller by", f"{saved:.0%}" if saved > 0.0 else ""))]
 
     def message(self) -> str:
-        return "; ".join((*self.notes, super().message()))
+        return "; ".join((*self.exported.notes, super().message()))
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -76,4 +76,4 @@ def run(options: Options, progress: Progress) -> Result:
     exported = to_huggingface(model, options.out, options.layout, **chosen, progress=progress)
     if options.check and options.layout != "onnx":  # a graph is compared in any case
         exported = exported._replace(max_difference=max_difference(model, options.out))
-    return Result(**exported._asdict(), directory=str(options.out))
+    return Result(exported=exported, directory=str(options.out))

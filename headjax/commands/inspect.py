@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headjax.commands.options import MODEL, ConfigOptions, argument, option
-from headjax.commands.outputs import ABSENT, CommandResult, key, table_of
+from headjax.commands.outputs import ABSENT, CommandResult, key, record, table_of
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
-from headjax.models.summary import LayerSummary, summarize
+from headjax.models.summary import LayerSummary, ModelSummary, summarize
 from headjax.report.tables import Column, Table
 
 
@@ -35,15 +35,7 @@ class Result(CommandResult):
 
     title = "Model"
 
-    parameters: int = key("", "parameters", "{:,}".format)
-    heads: int = key("", "heads", "{:,}".format)
-    flops: int = key("of one example of `length` tokens", "FLOPs of an example", numbers.flops)
-    cache_bytes_per_token: int = key("of decoding", "cache per token", numbers.size)
-    length: int = key("", "tokens of an example", numbers.count)
-    layers: Sequence[LayerSummary] = key(
-        "`stack`, `layer`, `kind`, `heads`, `sizes`, `parameters`, `flops`, `cache_bytes_per_token`, `tied_layers`"
-    )
-
+    model: ModelSummary = record("headjax.models.summary.ModelSummary")
     captured_variance: Mapping[str, Any] = key(
         "with `--captured-variance`: ranks by layer, by `query`, `key`, `product` (of all heads together) and "
         "`product_by_head` (mean of single heads), and by share of the squared norm",
@@ -52,7 +44,12 @@ class Result(CommandResult):
 
     def tables(self) -> Sequence[Table]:
         ranks = [] if self.captured_variance is ABSENT else [_rank_table(self.captured_variance)]
-        return [self.summary(), _layers(self.layers), *ranks]
+        model = self.model
+        rows = [("parameters", f"{model.parameters:,}"), ("heads", f"{model.heads:,}")]
+        rows += [("FLOPs of an example", numbers.flops(model.flops))]
+        rows += [("cache per token", numbers.size(model.cache_bytes_per_token))]
+        rows += [("tokens of an example", numbers.count(model.length))]
+        return [self.summary(*rows), _layers(model.layers), *ranks]
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -71,7 +68,7 @@ def run(options: Options, progress: Progress) -> Result:
     else:
         config = ModelSource.of(load_config(options.config, options.overrides).to_dict()).architecture()
     ranks = _ranks(options.model) if options.captured_variance else ABSENT
-    return Result(**summarize(config, options.length)._asdict(), captured_variance=ranks)
+    return Result(model=summarize(config, options.length), captured_variance=ranks)
 
 
 SHARES = (0.9, 0.95, 0.99)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from headjax.commands.graphs import check_quantize, graphs_of, written_graph
 from headjax.commands.inputs import printed_metrics
 from headjax.commands.options import LENGTHS, WritingOptions
 from headjax.core import numbers
+from headjax.core.described import parse_docstring
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
@@ -51,6 +53,14 @@ def key(
     return dataclasses.field(default=default, metadata={"key": Field(help, label, form, said)})
 
 
+def record(name: str) -> Any:
+    """Declare a field that holds a record of the library, `module.Class`; the record's fields are keys of the result.
+
+    A name, so that a refused command does not import the module.
+    """
+    return dataclasses.field(metadata={"record": name})
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandResult:
     """Result of a command."""
@@ -59,7 +69,14 @@ class CommandResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the data that `--json` writes."""
-        return {name: plain(getattr(self, name)) for name in fields_of(type(self)) if getattr(self, name) is not ABSENT}
+        data: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if "record" in field.metadata:
+                data |= plain(value)
+            elif "key" in field.metadata and value is not ABSENT:
+                data[field.name] = plain(value)
+        return data
 
     def tables(self) -> Sequence[Table]:
         """Return the tables that are printed."""
@@ -95,6 +112,19 @@ class ExamplesResult(CommandResult):
 def fields_of(cls: type) -> dict[str, Field]:
     """Return the declared fields of a result by name."""
     return {each.name: each.metadata["key"] for each in dataclasses.fields(cls) if "key" in each.metadata}
+
+
+def keys_of(cls: type) -> dict[str, str]:
+    """Return the keys of a result's JSON and what they mean, those of its records by the records' docstrings."""
+    meanings: dict[str, str] = {}
+    for field in dataclasses.fields(cls):
+        if "record" in field.metadata:
+            module, _, name = field.metadata["record"].rpartition(".")
+            of = getattr(importlib.import_module(module), name)
+            meanings |= {**dict.fromkeys(of._fields, ""), **parse_docstring(of.__doc__).meanings}
+        elif "key" in field.metadata:
+            meanings[field.name] = field.metadata["key"].help
+    return meanings
 
 
 def plain(value: Any) -> Any:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headjax.commands.options import ConfigOptions, option
-from headjax.commands.outputs import CommandResult, key, table_of
+from headjax.commands.outputs import CommandResult, record, table_of
 from headjax.core import numbers
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.plan.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,20 +29,7 @@ class Options(ConfigOptions):
 class Result(CommandResult):
     """A training step on a TPU slice."""
 
-    topology: str = key("name of the slice")
-    devices: int = key()
-    slices: int = key()
-    batch_size: int = key("over all devices")
-    length: int = key("tokens of an example")
-    remat: str = key()
-    accumulate: int = key()
-    prng: str = key()
-    fits: bool = key()
-    peak_bytes_per_device: int = key()
-    hbm_bytes_per_device: int = key()
-    flops_per_device: float = key()
-    collectives: Mapping[str, Any] = key("by kind: `count`, `bytes`")
-    compile_seconds: float = key()
+    plan: Plan = record("headjax.plan.plan.Plan")
 
     def tables(self) -> Sequence[Table]:
         columns = {
@@ -52,19 +42,20 @@ class Result(CommandResult):
             "hbm_bytes_per_device": Column("of", numbers.size),
             "flops_per_device": Column("FLOPs", numbers.flops),
         }
-        sent = [(kind, each.count, each.bytes) for kind, each in sorted(self.collectives.items())]
+        sent = [(kind, each.count, each.bytes) for kind, each in sorted(self.plan.collectives.items())]
         messages = (Column("Collective"), Column("Times", numbers.count), Column("Bytes", numbers.size))
         return [
-            table_of(columns, [self], "One training step, per device"),
+            table_of(columns, [self.plan], "One training step, per device"),
             Table(messages, sent, title="Messages in one step, per device"),
         ]
 
     def message(self) -> str:
-        peak, there = numbers.size(self.peak_bytes_per_device), numbers.size(self.hbm_bytes_per_device)
-        if self.fits:
-            return f"fits on {self.topology}: {peak} of {there} per device"
+        plan = self.plan
+        peak, there = numbers.size(plan.peak_bytes_per_device), numbers.size(plan.hbm_bytes_per_device)
+        if plan.fits:
+            return f"fits on {plan.topology}: {peak} of {there} per device"
         more = "more remat or accumulate may"
-        return f"does not fit on {self.topology}: at least {peak} wanted, {there} there; {more}"
+        return f"does not fit on {plan.topology}: at least {peak} wanted, {there} there; {more}"
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -82,4 +73,4 @@ def run(options: Options, progress: Progress) -> Result:
     with progress("compiling", 1, "step") as bar:
         planned = plan(config, where)
         bar(1, {})
-    return Result(**planned._asdict())
+    return Result(plan=planned)

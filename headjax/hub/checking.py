@@ -26,7 +26,15 @@ LENGTH = 16
 
 
 class Exported(NamedTuple):
-    """Result of an export."""
+    """Result of an export.
+
+    Attributes:
+        family: `model_type`.
+        bytes: of the weights.
+        max_difference: of outputs; None unless checked.
+        bytes_before: of the weights when they were imported; None for others.
+        notes: what changed, such as the family.
+    """
 
     family: str
     layout: str

@@ -29,15 +29,24 @@ class LayerSummary(NamedTuple):
 
 
 class ModelSummary(NamedTuple):
-    """A model."""
+    """A model.
+
+    Attributes:
+        parameters: number of all weights.
+        heads: of all stacks and depths together.
+        flops: floating-point operations of one forward pass of one example, two a multiply-add.
+        cache_bytes_per_token: that generating a token adds to the KV cache; 0 for models that do not generate.
+            Cross-attention caches each source token besides, see `layers`.
+        length: tokens (or patches and tokens) of the example that `flops` are for.
+        layers: every attention layer: `stack`, `layer`, `kind`, `heads`, `sizes`, `parameters`, `flops`,
+            `cache_bytes_per_token`, `tied_layers`.
+    """
 
     parameters: int
-    heads: int  # all stacks and depths together
-    flops: int  # floating-point operations of one forward of one example, two a multiply-add
-    # Bytes that generating one token adds to the decoding cache; 0 for models that do not generate. Cross-attention
-    # caches each source token besides, see `layers`.
+    heads: int
+    flops: int
     cache_bytes_per_token: int
-    length: int  # tokens (or patches and tokens) of the example that `flops` are for
+    length: int
     layers: tuple[LayerSummary, ...]
 
 

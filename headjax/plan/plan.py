@@ -157,7 +157,14 @@ class PlanConfig(StepConfig):
 
 
 class Plan(NamedTuple):
-    """Memory, FLOPs and messages of a training step on a slice, by the compiler."""
+    """Memory, FLOPs and messages of a training step on a slice, by the compiler.
+
+    Attributes:
+        topology: name of the slice.
+        batch_size: over all devices.
+        length: tokens of an example.
+        collectives: by kind: `count`, `bytes`.
+    """
 
     topology: str
     devices: int
