@@ -1,11 +1,20 @@
 """Public names of `headjax` and their modules: `__init__.py` imports each on first use."""
 
+from headjax import conversion as conversion
+from headjax import data as data
+from headjax import models as models
+from headjax import nn as nn
 from headjax import plots as plots
 from headjax.conversion import convert as convert
 from headjax.conversion import convert_attention as convert_attention
 from headjax.conversion.replacing import AttentionAdapter as AttentionAdapter
 from headjax.conversion.replacing import replace_attention as replace_attention
+from headjax.core.errors import CheckpointError as CheckpointError
+from headjax.core.errors import ConfigError as ConfigError
+from headjax.core.errors import DataError as DataError
 from headjax.core.errors import HeadjaxError as HeadjaxError
+from headjax.core.errors import KernelError as KernelError
+from headjax.core.errors import ParameterError as ParameterError
 from headjax.core.kind import Kind as Kind
 from headjax.data.examples import text_batch as text_batch
 from headjax.data.stream import evaluation_batches as evaluation_batches
@@ -22,7 +31,10 @@ from headjax.heads.discovery import attention_sites as attention_sites
 from headjax.heads.discovery import register_attention as register_attention
 from headjax.heads.head_id import HeadId as HeadId
 from headjax.heads.head_id import all_heads as all_heads
+from headjax.heads.learned_gates import HardConcrete as HardConcrete
+from headjax.heads.learned_gates import Subset as Subset
 from headjax.heads.learned_gates import learn_gates as learn_gates
+from headjax.heads.orders import OrderConfig as OrderConfig
 from headjax.heads.orders import order_heads as order_heads
 from headjax.heads.orders import reconstruction_order as reconstruction_order
 from headjax.heads.program import gated as gated
@@ -35,6 +47,7 @@ from headjax.hub.exporting import to_huggingface as to_huggingface
 from headjax.hub.importing import demo_model as demo_model
 from headjax.hub.importing import from_huggingface as from_huggingface
 from headjax.mesh.mesh import MeshConfig as MeshConfig
+from headjax.models import tasks as tasks
 from headjax.models.config import Batch as Batch
 from headjax.models.config import ModelConfig as ModelConfig
 from headjax.models.decode_loop import Greedy as Greedy
@@ -59,15 +72,22 @@ from headjax.nn.latent import LatentAttention as LatentAttention
 from headjax.nn.multi_head import GroupedAttention as GroupedAttention
 from headjax.nn.multi_head import MultiHeadAttention as MultiHeadAttention
 from headjax.nn.state import Compute as Compute
+from headjax.shrinking.measure import MeasureConfig as MeasureConfig
+from headjax.shrinking.search_space import SearchSpace as SearchSpace
 from headjax.shrinking.shrink import Budget as Budget
 from headjax.shrinking.shrink import shrink as shrink
 from headjax.tokenizers.files import read_tokenizer as read_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer as Tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer as byte_tokenizer
 from headjax.training.config import TrainConfig as TrainConfig
 from headjax.training.config import train_config as train_config
 from headjax.training.config_file import load_config as load_config
+from headjax.training.distillation import Distillation as Distillation
 from headjax.training.distillation import distill as distill
 from headjax.training.loop import train as train
+from headjax.training.optimizer import AdamW as AdamW
+from headjax.training.optimizer import ConstantRate as ConstantRate
+from headjax.training.optimizer import LinearDecay as LinearDecay
 from headjax.version import __version__ as __version__
 
 _LAZY: dict[str, str]

@@ -12,9 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headjax.storage import paths
+
 BUCKET = "heads"
 CLIENTS = ("STORAGE_EMULATOR_HOST", "TENSORSTORE_GCS_HTTP_URL", "CLOUD_STORAGE_EMULATOR_ENDPOINT")
 """Variables that name the service for gcsfs, TensorStore and ArrayRecord."""
+
+
+def path_of(address: str) -> Path:
+    """A folder of a bucket, or of this machine, with the methods of `pathlib.Path`."""
+    return paths.path_of(address)
 
 
 def missing() -> str | None:

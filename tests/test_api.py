@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import headjax
-from headjax.heads.head_id import HeadId
 from tests.tiny import decoder_config, model
 
 NAMES = [name for name in headjax.__all__ if name != "__version__"]
@@ -32,8 +31,8 @@ def test_the_documentation_lists_them_all_and_no_others():
 
 
 def test_a_map_of_scores_leaves_out_heads_without_one():
-    scores = {HeadId("decoder", layer, head): layer + head / 10 for layer in range(2) for head in range(4)}
-    del scores[HeadId("decoder", 1, 2)]
+    scores = {headjax.HeadId("decoder", layer, head): layer + head / 10 for layer in range(2) for head in range(4)}
+    del scores[headjax.HeadId("decoder", 1, 2)]
     plot = headjax.plots.score_map(model(decoder_config()), scores, title="Heads", unit="nats")
     assert len(plot.figure.axes[0].texts) == 7
     assert "<svg" in plot.svg()

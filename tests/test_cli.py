@@ -11,11 +11,11 @@ import warnings
 import numpy as np
 import pytest
 
-from headjax import __version__
-from headjax.cli import main
+import headjax
 from headjax.commands.outputs import CommandResult, key
 from headjax.report.tables import Column, Table
 from tests import tiny
+from tests.command_line import main
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ def test_the_version(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])
     assert stopped.value.code == 0
-    assert capsys.readouterr().out.strip() == f"headjax {__version__}"
+    assert capsys.readouterr().out.strip() == f"headjax {headjax.__version__}"
 
 
 REFUSED = (

@@ -16,16 +16,13 @@ from flax import nnx
 
 import headjax
 from headjax.core.modules import arrays
-from headjax.core.tensors import flatten
-from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import shardings
-from headjax.models import VisionConfig
-from headjax.models.tasks import Classification, Pretraining
 from tests import tiny
 from tests.closeness import assert_close
 from tests.heads.test_every_model import albert, t5
 from tests.models.test_encoder import PADDED, config
 from tests.selected import first
+from tests.tiny import flatten
 
 
 def decoder() -> tuple[headjax.Model, dict[str, Any]]:
@@ -34,13 +31,13 @@ def decoder() -> tuple[headjax.Model, dict[str, Any]]:
 
 def encoder() -> tuple[headjax.Model, dict[str, Any]]:
     labels = {"labels": PADDED["input_ids"], "next_sentence_label": np.array([0, 1])}
-    return tiny.model(config(task=Pretraining(), num_layers=2)), PADDED | labels
+    return tiny.model(config(task=headjax.tasks.Pretraining(), num_layers=2)), PADDED | labels
 
 
 def vision() -> tuple[headjax.Model, dict[str, Any]]:
-    config = VisionConfig(
+    config = headjax.VisionConfig(
         width=tiny.WIDTH, num_layers=2, attention=tiny.multi_head(2), hidden=24, image_size=6, patch_size=3,
-        task=Classification(classes=3),
+        task=headjax.tasks.Classification(classes=3),
     )  # fmt: skip
     images = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float32)
     return tiny.model(config), {"pixel_values": images, "labels": np.array([0, 2])}
@@ -134,7 +131,7 @@ def test_an_optimizer_of_flax_trains_a_model_as_optax_trains_its_arrays():
 
 def test_flax_derives_the_shardings_that_our_rules_give(example):
     model, batch = example
-    mesh = MeshConfig(data=4, fsdp=2).build()
+    mesh = headjax.MeshConfig(data=4, fsdp=2).build()
     state, expected = nnx.state(model, nnx.Param), hidden(model, batch)
     placed, ours = nnx.get_named_sharding(state, mesh), flatten(shardings(model.config.tensors(), mesh))
     assert by_path(placed).keys() == ours.keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from flax.traverse_util import flatten_dict
 
 from headjax.core.modules import bind, declared
 from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
@@ -128,6 +129,11 @@ def weights(attention: Kind, width: int, memory_width: int) -> dict[str, Any]:
 def bound(attention: Kind, params: Params, width: int, memory_width: int) -> Any:
     """The module of a formulation with these arrays."""
     return bind(attention.module(width, memory_width), params)
+
+
+def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """A nested dict of arrays as one dict from paths such as `a/b/c`."""
+    return flatten_dict(tree, sep="/")
 
 
 def tokens(batch: int = 2, length: int = 10, seed: int = 0) -> dict[str, np.ndarray]:

@@ -1,4 +1,8 @@
-"""Convert a trained model's attention to another formulation, or its layers to other layers."""
+"""Convert a trained model's attention to another formulation, or its layers to other layers.
+
+>>> headjax.conversion.parse_target("grouped:kv_heads=2") == headjax.conversion.ToGrouped(kv_heads=2)
+True
+"""
 
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.deep import ToDeep

@@ -32,7 +32,13 @@ class HeadjaxError(ValueError):
 
 
 class ConfigError(HeadjaxError):
-    """A configuration field has a value that cannot be used; the message starts with the field's path."""
+    """A configuration field has a value that cannot be used; the message starts with the field's path.
+
+    >>> headjax.MeshConfig(data=0)
+    Traceback (most recent call last):
+        ...
+    headjax.core.errors.ConfigError: data: must be -1 or at least 1, got 0
+    """
 
 
 class ArgumentError(HeadjaxError, TypeError):
@@ -40,11 +46,23 @@ class ArgumentError(HeadjaxError, TypeError):
 
 
 class ParameterError(HeadjaxError):
-    """A parameter array is missing, unexpected or wrongly shaped; the message names its path."""
+    """A parameter array is missing, unexpected or wrongly shaped; the message names its path.
+
+    >>> headjax.to_huggingface(headjax.demo_model().replace(params={}), folder / "out")
+    Traceback (most recent call last):
+        ...
+    headjax.core.errors.ParameterError: embeddings/token: missing; the config declares shape [2048, 128]
+    """
 
 
 class DataError(HeadjaxError):
-    """A data file or a batch cannot be used; the message names the file or the batch key."""
+    """A data file or a batch cannot be used; the message names the file or the batch key.
+
+    >>> headjax.text_batch(headjax.byte_tokenizer(), [])
+    Traceback (most recent call last):
+        ...
+    headjax.core.errors.DataError: texts: expected a list of at least one text
+    """
 
 
 class ColumnsError(DataError):
@@ -56,7 +74,13 @@ class ColumnsError(DataError):
 
 
 class CheckpointError(HeadjaxError):
-    """A model directory or a checkpoint is incomplete or belongs to something else."""
+    """A model directory or a checkpoint is incomplete or belongs to something else.
+
+    >>> headjax.load("models/none")
+    Traceback (most recent call last):
+        ...
+    headjax.core.errors.CheckpointError: models/none: not a model directory (it has no config.json)
+    """
 
 
 class DamagedError(CheckpointError):
@@ -64,7 +88,13 @@ class DamagedError(CheckpointError):
 
 
 class KernelError(HeadjaxError):
-    """An attention implementation cannot meet a request; the message has the reason and an alternative."""
+    """An attention implementation cannot meet a request; the message has the reason and an alternative.
+
+    >>> headjax.nn.attend(np.ones((1, 4, 3, 8)), *2 * [np.ones((1, 4, 2, 8))], scale=1.0)
+    Traceback (most recent call last):
+        ...
+    headjax.core.errors.KernelError: key heads: 2 does not divide the 3 query heads
+    """
 
 
 @contextlib.contextmanager

@@ -1,4 +1,8 @@
-"""Data in four steps: rows (files, TFDS), forms that encode them, records (in memory, in shards), streams (Grain)."""
+"""Data in four steps: rows (files, TFDS), forms that encode them, records (in memory, in shards), streams (Grain).
+
+>>> headjax.data.TASKS["sst2"].form.classes
+('negative', 'positive')
+"""
 
 from headjax.data.config import DataConfig
 from headjax.data.examples import ExampleSource, TaskData

@@ -88,6 +88,11 @@ class HardConcrete(GateDistribution):
 
     The weight decides the number of heads that close, not exactly; `Subset` keeps an exact number.
 
+        >>> model = headjax.demo_model()
+        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
+        >>> headjax.learn_gates(model, batches, headjax.HardConcrete(weight=0.01), steps=2, learning_rate=0.1).removed
+        ()
+
     Attributes:
         weight: Nats that one open head adds to the mean loss per target.
     """
@@ -121,6 +126,9 @@ class Subset(GateDistribution):
     """Relaxed sample of k heads out of all, which hardens as the temperature falls.
 
         r = w + Gumbel noise;  k times: p = softmax(r / tau), gate += p, r += log(1 - p)
+
+        >>> headjax.Subset(count=24).end < headjax.Subset(count=24).start
+        True
 
     The gates of a sample always sum to k. tau falls geometrically over the training. The final gates are 1 for the k
     heads with the largest w and 0 for all others.
@@ -188,10 +196,9 @@ def learn_gates(
 
     Every step draws one set of gates for its batch and descends the mean loss plus the distribution's penalty.
 
-        >>> from headjax.heads.learned_gates import Subset
         >>> model = headjax.demo_model()
         >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
-        >>> found = headjax.learn_gates(model, batches, Subset(count=24), steps=2, learning_rate=0.1)
+        >>> found = headjax.learn_gates(model, batches, headjax.Subset(count=24), steps=2, learning_rate=0.1)
         >>> len(found.removed)
         8
 

@@ -63,6 +63,11 @@ ORDERS: Mapping[str, str] = {**SCORES, **OTHER_ORDERS}
 class OrderConfig(Checked):
     """Order of removal.
 
+        >>> model = headjax.demo_model()
+        >>> batches = [headjax.text_batch(model.tokenizer, ["for name in names:", "while not found:"])]
+        >>> len(headjax.order_heads(model, batches, headjax.OrderConfig(by="random", seed=1)))
+        32
+
     Attributes:
         by: Name in `ORDERS`.
         seed: Seed of random orders and of the samples of learned gates.

@@ -1,4 +1,8 @@
-"""Models: a flat config for each family, the Flax module that it describes, generation."""
+"""Models: a flat config for each family, the Flax module that it describes, generation.
+
+>>> isinstance(headjax.demo_model(), headjax.models.Decoder)
+True
+"""
 
 from headjax.models.config import Batch, Loss, ModelConfig, Output
 from headjax.models.decoder import Decoder, DecoderConfig

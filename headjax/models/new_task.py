@@ -20,15 +20,13 @@ def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
 
     A pooler is added where the task reads the pooled vector and the model does not pool.
 
-        >>> from headjax.nn import Kind, MultiHeadAttention
-        >>> from headjax.models import EncoderConfig
-        >>> from headjax.models.tasks import Classification
-        >>> heads = Kind(MultiHeadAttention, num_heads=2, head_dim=8)
-        >>> small = EncoderConfig(attention=heads, hidden=16, width=16, num_layers=1)
+        >>> three = headjax.tasks.Classification(classes=3)
+        >>> heads = headjax.Kind(headjax.MultiHeadAttention, num_heads=2, head_dim=8)
+        >>> small = headjax.EncoderConfig(attention=heads, hidden=16, width=16, num_layers=1)
         >>> encoder = headjax.Model(small, rngs=nnx.Rngs(0))
-        >>> headjax.with_task(encoder, Classification(classes=3)).config.task.classes
+        >>> headjax.with_task(encoder, three).config.task.classes
         3
-        >>> headjax.with_task(headjax.demo_model(), Classification(classes=3)).config.answers()
+        >>> headjax.with_task(headjax.demo_model(), three).config.answers()
         ', task classification of 3 classes'
 
     Args:

@@ -1,4 +1,8 @@
-"""Attention formulations: Flax modules, which all compute in `attend`; a config holds a `Kind` of them."""
+"""Attention formulations: Flax modules, which all compute in `attend`; a config holds a `Kind` of them.
+
+>>> headjax.nn.RotaryHalves().base
+10000.0
+"""
 
 from headjax.core.fields import Listed, Size
 from headjax.core.kind import Kind

@@ -64,6 +64,9 @@ QUICK = Solver(sweeps=20)
 class MeasureConfig(Checked):
     """How `shrink` measures damages and costs where the model offers the walk.
 
+        >>> headjax.MeasureConfig(space=headjax.SearchSpace(heads=(0.5, 0.0)), examples=32).labels
+        False
+
     Attributes:
         space: the sizes that are measured.
         labels: whether damage is the rise of the loss on the examples' labels, and not the change of the output.

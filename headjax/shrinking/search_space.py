@@ -65,6 +65,9 @@ fewer FLOPs: every head reads all shared ones, so that on long texts these cost 
 class SearchSpace(Checked):
     """The sizes that are measured.
 
+        >>> headjax.SearchSpace(layers=False).heads[:2]
+        (0.75, 0.5)
+
     Attributes:
         heads: shares of the heads that are left, each with its output projection refitted.
         units: shares of the units of feed-forwards that are left.

@@ -42,7 +42,11 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def byte_tokenizer() -> Tokenizer:
-    """Return the tokenizer whose tokens are UTF-8 bytes: id = byte, and 256 ends a text."""
+    """Return the tokenizer whose tokens are UTF-8 bytes: id = byte, and 256 ends a text.
+
+    >>> headjax.byte_tokenizer().prompt_ids("head")
+    [104, 101, 97, 100]
+    """
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers
 

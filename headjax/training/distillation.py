@@ -46,6 +46,9 @@ class Distillation(Checked):
     a classifier, both ends of a span, tokens that are not padding elsewhere. Where a model predicts numbers
     (regression, similarity of sentences), their squared difference takes its place.
 
+        >>> headjax.Distillation(steps=2, temperature=4.0).task
+        1.0
+
     Attributes:
         steps: optimizer steps.
         optimizer: optimizer and learning-rate schedule.
@@ -90,11 +93,10 @@ def distill(
     The student draws its dropout as in training, the teacher computes without. Any two models of the same outputs go
     together: pruned, converted to other formulations, of fewer layers.
 
-        >>> from headjax.training.distillation import Distillation
         >>> model = headjax.demo_model()
         >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
         >>> student = headjax.prune(model, ["decoder/0/0"])
-        >>> headjax.distill(student, model, [batch, batch], Distillation(steps=2)).losses.shape
+        >>> headjax.distill(student, model, [batch, batch], headjax.Distillation(steps=2)).losses.shape
         (2,)
 
     Args:

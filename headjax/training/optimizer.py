@@ -60,6 +60,10 @@ class Cosine(Schedule):
 class LinearDecay(Schedule):
     """A straight line down to `final` times the peak (BERT: 0).
 
+        >>> rate = headjax.LinearDecay(peak=1.0).build(steps=10)
+        >>> [round(float(rate(step)), 3) for step in (0, 5, 10)]
+        [1.0, 0.5, 0.0]
+
     Attributes:
         final: the last learning rate as a share of the peak.
     """
@@ -88,7 +92,11 @@ class InverseSquareRoot(Schedule):
 @kind("constant_rate")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConstantRate(Schedule):
-    """The peak throughout."""
+    """The peak throughout.
+
+    >>> headjax.ConstantRate(peak=1e-3).build(steps=10)(5)
+    0.001
+    """
 
     def after_warmup(self, steps: int) -> optax.Schedule:
         return optax.constant_schedule(self.peak)
@@ -131,6 +139,9 @@ class Optimizer(Checked, abc.ABC):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdamW(Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019); biases and norms are not decayed.
+
+        >>> headjax.AdamW(schedule=headjax.ConstantRate(peak=1e-3)).weight_decay
+        0.01
 
     Attributes:
         weight_decay: multiplies the learning rate and the weight.

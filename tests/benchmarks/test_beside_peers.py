@@ -11,18 +11,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import headjax
 from benchmarks import commands, encode, gpu, heads, hub, repair, train_step
 from benchmarks.generate import Cost, Shape, llama, run, variants
 from benchmarks.hub import report
 from benchmarks.result import in_new_process
-from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import count
-from headjax.heads.pruning import prune
-from headjax.hub import from_huggingface, to_huggingface
 from headjax.models.generation import cache_bytes
-from headjax.models.model import load
-from headjax.nn.state import Compute
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.hub.directories import BERT, model_of
 
 TINY = Shape(
@@ -39,14 +34,14 @@ def test_the_measured_model_has_30_to_60_million_parameters():
 
 def test_variants_hold_half_of_the_cache():
     models = variants(llama(TINY), TINY)
-    costs = {name: Cost.of(model.config, TINY, Compute()) for name, model in models.items()}
+    costs = {name: Cost.of(model.config, TINY, headjax.Compute()) for name, model in models.items()}
     whole = costs.pop("whole")
     assert whole.cache == 4 * (2 + 2) * 4
     # A latent keeps the position.
     assert [cost.cache / whole.cache for cost in costs.values()] == [0.5, 0.5, 9 / 16]
     tokens = {"input_ids": [[1, 2]]}
     assert cache_bytes(models["whole"], tokens, 3) == 5 * whole.cache
-    one, two = (Cost.of(models["whole"].config, TINY, Compute(), batch).step.bytes for batch in (1, 2))
+    one, two = (Cost.of(models["whole"].config, TINY, headjax.Compute(), batch).step.bytes for batch in (1, 2))
     assert two - one == 11 * whole.cache
 
 
@@ -84,9 +79,9 @@ def test_decoders_of_two_directories_are_timed_after_a_context(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs the parity extra")
 def test_encoders_of_two_directories_are_timed_and_refitted_as_k_prune_does(tmp_path, monkeypatch):
     fields = {"vocab_size": 257, "max_position_embeddings": 64, "architectures": ["BertModel"]}
-    model = model_of(BERT | fields).replace(tokenizer=byte_tokenizer())
-    for name, one in {"whole": model, "small": prune(model, ["encoder/0/1", "encoder/1/3"])}.items():
-        to_huggingface(one, tmp_path / name)
+    model = model_of(BERT | fields).replace(tokenizer=headjax.byte_tokenizer())
+    for name, one in {"whole": model, "small": headjax.prune(model, ["encoder/0/1", "encoder/1/3"])}.items():
+        headjax.to_huggingface(one, tmp_path / name)
     sizes = {"EXAMPLES": 64, "JUDGED": 32, "CHARACTERS": 12, "BATCH": 16, "REPEATS": 2}
     for name, size in sizes.items():
         monkeypatch.setattr(repair, name, size)
@@ -104,7 +99,7 @@ def test_encoders_of_two_directories_are_timed_and_refitted_as_k_prune_does(tmp_
 @pytest.mark.whole
 def test_commands_are_timed_without_and_with_their_compiled_programs(tmp_path, monkeypatch):
     model = model_of(BERT | {"vocab_size": 257, "max_position_embeddings": 64, "architectures": ["BertModel"]})
-    to_huggingface(model.replace(tokenizer=byte_tokenizer()), tmp_path / "model")
+    headjax.to_huggingface(model.replace(tokenizer=headjax.byte_tokenizer()), tmp_path / "model")
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("sentence1\tsentence2\tscore\n" + "".join(f"one {n}\ttwo {n}\t{n % 6}\n" for n in range(8)))
     monkeypatch.setattr(commands, "COMMANDS", {"score": commands.COMMANDS["score"]})
@@ -113,7 +108,7 @@ def test_commands_are_timed_without_and_with_their_compiled_programs(tmp_path, m
     assert first["compiling"] > again["compiling"] > 0.0
     assert found.peer["tokens"] >= 8 * 2 * len("one 1")
     monkeypatch.setattr(commands, "COMMANDS", {"prune": ("prune", "MODEL", str(tmp_path), "--remove", "1")})
-    with pytest.raises(HeadjaxError, match=r"^commands: prune .*: .*exists"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^commands: prune .*: .*exists"):
         commands.run(models=[tmp_path / "model"], task=str(pairs), calibration=str(pairs))
 
 
@@ -121,7 +116,7 @@ def test_commands_are_timed_without_and_with_their_compiled_programs(tmp_path, m
 def test_without_pytorch_it_says_so_before_anything_is_measured(bench, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setattr(bench, "bert", lambda *arguments: pytest.fail("measured"))
-    with pytest.raises(HeadjaxError, match=rf"^bench {bench.__name__.rpartition('.')[2]}: .*torch"):
+    with pytest.raises(headjax.HeadjaxError, match=rf"^bench {bench.__name__.rpartition('.')[2]}: .*torch"):
         bench.run()
 
 
@@ -150,7 +145,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_the_directory_is_a_model_in_several_files(folder):
     size = hub.write_random(folder / "again", FIELDS)
-    model = from_huggingface(folder / "theirs")
+    model = headjax.from_huggingface(folder / "theirs")
     assert size == 2 * model.num_parameters == sum(array.nbytes for array in jax.tree.leaves(model.params))
     assert {array.dtype for array in jax.tree.leaves(model.params)} == {jnp.dtype(jnp.bfloat16)}
     assert model.tokenizer is not None
@@ -176,7 +171,7 @@ def test_copy_import_and_export_keep_every_tensor(folder, capsys):
     assert exported.keys() == theirs.keys()
     for name, array in theirs.items():
         assert exported[name].tobytes() == array.tobytes()
-    with pytest.raises(HeadjaxError, match=r"^export: "):
+    with pytest.raises(headjax.HeadjaxError, match=r"^export: "):
         hub.report("export", str(folder))
 
 
@@ -184,11 +179,11 @@ def test_copy_import_and_export_keep_every_tensor(folder, capsys):
 def test_pruning_chooses_among_all_heads(folder):
     for step in ("import", "prune"):
         hub.report(step, str(folder))
-    assert len(load(folder / "pruned").history[-1]["removed"]) == 2
+    assert len(headjax.load(folder / "pruned").history[-1]["removed"]) == 2
 
 
 def test_a_failed_process_is_the_last_line_of_its_errors():
-    with pytest.raises(HeadjaxError, match=r"^hub: nothing: KeyError: 'nothing'$"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^hub: nothing: KeyError: 'nothing'$"):
         in_new_process(report, "nothing", "nowhere")
 
 
@@ -211,5 +206,5 @@ def test_train_steps_in_bfloat16_are_timed_on_what_there_is():
         "PyTorch",
     ]
     assert found.ratio == found.ours["tiny"] / found.peer["tiny"] > 0
-    with pytest.raises(HeadjaxError, match="no accelerator"):
+    with pytest.raises(headjax.HeadjaxError, match="no accelerator"):
         gpu.run()

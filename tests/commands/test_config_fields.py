@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from headjax.cli import main
+import headjax
 from headjax.core.serialize import class_of_kind, kinds_of
-from headjax.training.config import TrainConfig
-from headjax.training.optimizer import AdamW, Optimizer, Schedule
+from headjax.training.optimizer import Optimizer, Schedule
+from tests.command_line import main
 
 
 def listed(capsys, *words):
@@ -28,8 +28,8 @@ def every(capsys):
 def test_every_field_stands_there_with_type_default_and_meaning(every):
     rows, lines = every
     found = {row["path"]: row for row in rows}
-    assert [row["path"] for row in rows[: len(dataclasses.fields(TrainConfig))]] == [
-        f"config.{field.name}" for field in dataclasses.fields(TrainConfig)
+    assert [row["path"] for row in rows[: len(dataclasses.fields(headjax.TrainConfig))]] == [
+        f"config.{field.name}" for field in dataclasses.fields(headjax.TrainConfig)
     ]
     peak, steps, remat = (found[f"config.{path}"] for path in ("optimizer.schedule.peak", "steps", "compute.remat"))
     assert (peak["type"], peak["required"], peak["meaning"]) == ("number, positive", True, "the highest learning rate.")
@@ -44,7 +44,7 @@ def test_groups_have_their_kinds_and_each_kind_its_fields(every):
     found = {row["path"]: row for row in rows}
     assert found["config.optimizer"]["choices"] == kinds_of(Optimizer)
     assert found["config.optimizer.schedule"]["choices"] == kinds_of(Schedule)
-    for field in dataclasses.fields(AdamW):
+    for field in dataclasses.fields(headjax.AdamW):
         assert f"config.optimizer.{field.name}" in found
     assert found["config.optimizer.weight_decay"]["of"] == ["adamw"]
     assert found["config.optimizer.clip_norm"]["of"] == []

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from headjax.cli import main
-from headjax.models.model import load
+import headjax
+from tests.command_line import main
 from tests.hub.directories import BERT, model_of
 
 
@@ -23,7 +23,11 @@ def test_weights_are_imported_in_the_type_that_is_asked_for(exported, tmp_path, 
     assert main(["import", str(exported), str(tmp_path / "out"), "--dtype", "bfloat16", "--json", "-"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["family"], data["dtype"]) == ("bert", ["bfloat16"])
-    assert data["parameters"] == load(tmp_path / "out").num_parameters == load(tmp_path / "model").num_parameters
+    assert (
+        data["parameters"]
+        == headjax.load(tmp_path / "out").num_parameters
+        == headjax.load(tmp_path / "model").num_parameters
+    )
 
 
 def test_the_files_that_hold_no_tokenizer_are_named(exported, tmp_path, capsys):

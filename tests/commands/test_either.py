@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.cli import main
 from headjax.commands import outputs
-from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.checking import example_batch
-from headjax.models.model import load
+from tests.command_line import main
 from tests.commands.language_folder import write_classifier
-from tests.hub.directories import BERT, CONFIGS, LLAMA, model_of
+from tests.hub.directories import BERT, CONFIGS, LLAMA, example_batch, model_of
 
 
 def call(capsys, *words):
@@ -24,7 +21,7 @@ def call(capsys, *words):
 
 @pytest.fixture
 def bert(tmp_path):
-    to_huggingface(model_of(BERT), tmp_path / "bert")
+    headjax.to_huggingface(model_of(BERT), tmp_path / "bert")
     (tmp_path / "bert" / "README.md").write_text("# A model\n")
     return tmp_path / "bert"
 
@@ -35,12 +32,17 @@ def test_what_is_pruned_and_converted_stays_a_directory_of_theirs(bert, tmp_path
     assert json.loads((tmp_path / "ragged" / "config.json").read_text())["model_type"] == "headjax_encoder"
     assert (tmp_path / "ragged" / "README.md").read_text() == "# A model\n"
     call(capsys, "convert", tmp_path / "ragged", tmp_path / "fixed", "--to", "fixed:head_dim=4")
-    again = from_huggingface(tmp_path / "fixed")
+    again = headjax.from_huggingface(tmp_path / "fixed")
     batch = example_batch(again)
-    np.testing.assert_allclose(again(batch).logits, from_huggingface(tmp_path / "ragged")(batch).logits, atol=1e-2)
+    np.testing.assert_allclose(
+        again(batch).logits, headjax.from_huggingface(tmp_path / "ragged")(batch).logits, atol=1e-2
+    )
     assert call(capsys, "inspect", tmp_path / "fixed")[0]["heads"] == 7
     call(capsys, "prune", bert, tmp_path / "ours", "--remove", "encoder/0/1", "--to", "headjax")
-    assert [attention.ids for attention in load(tmp_path / "ours").config.attention] == [(0, 2, 3), (0, 1, 2, 3)]
+    assert [attention.ids for attention in headjax.load(tmp_path / "ours").config.attention] == [
+        (0, 2, 3),
+        (0, 1, 2, 3),
+    ]
 
 
 def test_what_is_made_ends_in_its_sizes_its_times_and_the_line_that_loads_it(bert, tmp_path, capsys, monkeypatch):
@@ -77,7 +79,7 @@ def test_the_plan_names_the_exports_before_the_work(bert, tmp_path, capsys):
         "deep": ["remote", "padded"],
     }.items():
         assert plan("convert", bert, tmp_path / target[:4], "--to", target) == expected
-    to_huggingface(model_of(LLAMA), tmp_path / "llama", family="llama")
+    headjax.to_huggingface(model_of(LLAMA), tmp_path / "llama", family="llama")
     latent = "convert", tmp_path / "llama", tmp_path / "turned", "--to", "latent:rank=4"
     assert plan(*latent) == ["remote"]
     words = "prune", tmp_path / "llama", tmp_path / "uniform", "--remove", "50%", "--by", "random", "--uniform"
@@ -85,7 +87,7 @@ def test_the_plan_names_the_exports_before_the_work(bert, tmp_path, capsys):
 
 
 def test_what_no_layout_holds_is_refused_before_the_work(tmp_path, capsys):
-    to_huggingface(model_of(CONFIGS["bart"]), tmp_path / "bart", family="bart")
+    headjax.to_huggingface(model_of(CONFIGS["bart"]), tmp_path / "bart", family="bart")
     words = ["convert", str(tmp_path / "bart"), str(tmp_path / "out"), "--to", "fixed:head_dim=4"]
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -94,7 +96,7 @@ def test_what_no_layout_holds_is_refused_before_the_work(tmp_path, capsys):
     found, told = call(capsys, *words, "--format", "headjax")
     assert "plan: exports in layout onnx; not native: " in told
     assert found["exports"] == []
-    assert load(tmp_path / "out").history[-1]["action"] == "convert"
+    assert headjax.load(tmp_path / "out").history[-1]["action"] == "convert"
 
 
 @pytest.mark.whole

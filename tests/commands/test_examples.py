@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 
-from headjax.cli import main
-from headjax.evaluation.selection import RULE, selection_of, split_task
-from headjax.evaluation.specs import load_task
-from headjax.heads.scoring import score_heads
-from headjax.hub import to_huggingface
-from headjax.models.model import load
-from headjax.tokenizers.vocabularies import byte_tokenizer, wordpiece_tokenizer
+import headjax
+from headjax.evaluation.selection import RULE, selection_of
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests import tiny
 from tests.closeness import close_to
+from tests.command_line import main
 from tests.data.images import write_mnist
 from tests.data.vocabulary import WORDS, write_lines
 from tests.hub.directories import BERT, CONFIGS, model_of
@@ -20,20 +17,20 @@ LIMIT = "--limit 8 --batch-size 4"
 
 
 def importance(folder, batches):
-    values = score_heads(load(folder / "model"), batches).score("importance")
+    values = headjax.score_heads(headjax.load(folder / "model"), batches).score("importance")
     return {str(head): close_to(value, sums=2 * tiny.SUMS) for head, value in values.items()}
 
 
 def test_scores_are_those_of_the_training_examples(run, folder):
-    model = load(folder / "model")
+    model = headjax.load(folder / "model")
     data, told = run(f"score model --task text.txt {LIMIT}")
-    train = load_task(str(folder / "text.txt"), model, split="train")
+    train = headjax.load_task(str(folder / "text.txt"), model, split="train")
     assert data["scores"]["importance"] == importance(folder, train.batches(4, limit=8))
     assert data["selection"] == {"task": "text.txt", "form": "text", "split": "train", "examples": 8}
     assert data["evaluation"] is None
     assert "Selection: 8 examples of text.txt (read as text), train." in told
     data = run(f"score model --task text.txt {LIMIT} --calibration validation").data
-    held_out = load_task(str(folder / "text.txt"), model)
+    held_out = headjax.load_task(str(folder / "text.txt"), model)
     assert data["scores"]["importance"] == importance(folder, held_out.batches(4, limit=8))
 
 
@@ -60,7 +57,9 @@ def test_columns_of_other_names_are_told(run, folder, tmp_path):
 )
 def test_a_task_with_one_split_is_divided_and_every_command_says_so(run, folder, words):
     data, told = run(f"{words} --task all:one.txt --batch-size 4")
-    selection, evaluation = split_task(load_task(f"all:{folder / 'one.txt'}", load(folder / "model")))
+    selection, evaluation = headjax.split_task(
+        headjax.load_task(f"all:{folder / 'one.txt'}", headjax.load(folder / "model"))
+    )
     assert data["evaluation"] == {
         "task": "one.txt", "split": "evaluation half", "examples": evaluation.count(), "rule": RULE,
     }  # fmt: skip
@@ -71,9 +70,9 @@ def test_a_task_with_one_split_is_divided_and_every_command_says_so(run, folder,
 
 
 def test_calibration_examples_come_from_a_file_and_all_of_the_task_measures(run, folder):
-    model = load(folder / "model")
-    other = load_task(f"all:{folder / 'other.txt'}", model)
-    whole = load_task(f"all:{folder / 'one.txt'}", model).count()
+    model = headjax.load(folder / "model")
+    other = headjax.load_task(f"all:{folder / 'other.txt'}", model)
+    whole = headjax.load_task(f"all:{folder / 'one.txt'}", model).count()
     evaluation = {"task": "one.txt", "form": "text", "split": "all", "examples": whole}
     files = "--task one.txt --calibration all:other.txt --batch-size 4 --calibrate 8"
     data = run(f"score model {files}").data
@@ -98,7 +97,7 @@ def test_named_heads_need_no_selection(run, folder):
     assert data["selection"] is None
     assert "Selection" not in told
     data = run("evaluate model --task all:one.txt").data
-    whole = load_task(f"all:{folder / 'one.txt'}", load(folder / "model")).count()
+    whole = headjax.load_task(f"all:{folder / 'one.txt'}", headjax.load(folder / "model")).count()
     assert data["examples"] == whole
     assert data["evaluation"] == {"task": "one.txt", "split": "all", "examples": whole}
 
@@ -127,8 +126,8 @@ def case(request, folder, tmp_path_factory):
     if task == "table.tsv":
         model = model.replace(tokenizer=wordpiece_tokenizer(folder / "vocab.txt"))
     elif task != "mnist":
-        model = model.replace(tokenizer=byte_tokenizer())
-    to_huggingface(model, home / "hf")
+        model = model.replace(tokenizer=headjax.byte_tokenizer())
+    headjax.to_huggingface(model, home / "hf")
     assert main(["import", str(home / "hf"), str(home / "model")]) == 0
     rows = (f"{word} film\t{i % 2}" for i, word in enumerate(WORDS[5:13]))
     table = write_lines(home / "table.tsv", "sentence\tlabel", *rows)

@@ -9,30 +9,27 @@ import signal
 import numpy as np
 import pytest
 
-from headjax.cli import main
+import headjax
 from headjax.commands import finetune
 from headjax.commands.own_data import infer_task
-from headjax.core.errors import INTERRUPTED, DataError, HeadjaxError
-from headjax.models.encoder import EncoderConfig
-from headjax.models.model import Model, load
-from headjax.models.new_task import with_task
-from headjax.models.tasks import Classification, Regression, SentenceSimilarity
-from headjax.models.vision import VisionConfig
-from headjax.tokenizers.vocabularies import byte_tokenizer
+from headjax.core.errors import INTERRUPTED
 from headjax.training.step import Trainer
 from tests import tiny
+from tests.command_line import main
 from tests.commands.language_folder import write_classifier
 from tests.data.images import write_folders
 from tests.data.vocabulary import write_lines
 from tests.test_cli import error_of
 
-CONFIG = EncoderConfig(attention=tiny.multi_head(), hidden=32, vocab_size=257, max_length=64, width=16, num_layers=1)
+CONFIG = headjax.EncoderConfig(
+    attention=tiny.multi_head(), hidden=32, vocab_size=257, max_length=64, width=16, num_layers=1
+)
 
 
 def bare_encoder(output=None):
     """An encoder without parameters; they are not read here."""
-    model = Model(CONFIG, {}, tokenizer=byte_tokenizer())
-    return model if output is None else model.replace(config=with_task(model, output).config)
+    model = headjax.Model(CONFIG, {}, tokenizer=headjax.byte_tokenizer())
+    return model if output is None else model.replace(config=headjax.with_task(model, output).config)
 
 
 def inferred(path, model=None, **fields):
@@ -41,69 +38,76 @@ def inferred(path, model=None, **fields):
 
 def test_labels_become_classes_in_order(tmp_path):
     found = inferred(write_lines(tmp_path / "a.tsv", "text\tclass", "x\tred", "y\tblue", "z\tred"))
-    assert (found.task, found.output) == ("classification", Classification(classes=2, names=("blue", "red")))
+    assert (found.task, found.output) == (
+        "classification",
+        headjax.tasks.Classification(classes=2, names=("blue", "red")),
+    )
     assert (found.data.classes, found.data.length, found.data.buckets) == (("blue", "red"), 64, (32,))
     assert found.division == f"about 10% of {tmp_path / 'a.tsv'}, by the hash of their text"
     numbers = inferred(write_lines(tmp_path / "n.tsv", "text\tclass", "x\t10", "y\t9"))
-    assert numbers.output == Classification(classes=2, names=("9", "10"))
+    assert numbers.output == headjax.tasks.Classification(classes=2, names=("9", "10"))
     plain = inferred(write_lines(tmp_path / "p.tsv", "text\tclass", "x\t1", "y\t0"))
-    assert plain.output == Classification(classes=2)
+    assert plain.output == headjax.tasks.Classification(classes=2)
     by_number = inferred(write_lines(tmp_path / "h.tsv", "red\tx", "blue\ty"), columns=("1", "0"))
     assert by_number.output == found.output
 
 
 def test_a_model_keeps_the_output_that_it_has_for_the_labels(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\tred", "y\tblue")
-    named = inferred(path, bare_encoder(Classification(classes=3, names=("red", "green", "blue"))))
+    named = inferred(path, bare_encoder(headjax.tasks.Classification(classes=3, names=("red", "green", "blue"))))
     assert named.output is None
     assert named.data.classes == ("red", "green", "blue")
-    other = inferred(path, bare_encoder(Classification(classes=2, names=("good", "bad"))))
-    assert other.output == Classification(classes=2, names=("blue", "red"))
-    assert inferred(path, bare_encoder(Classification(classes=2))).output == other.output
+    other = inferred(path, bare_encoder(headjax.tasks.Classification(classes=2, names=("good", "bad"))))
+    assert other.output == headjax.tasks.Classification(classes=2, names=("blue", "red"))
+    assert inferred(path, bare_encoder(headjax.tasks.Classification(classes=2))).output == other.output
     plain = write_lines(tmp_path / "p.tsv", "text\tlabel", "x\t1", "y\t0")
-    assert inferred(plain, bare_encoder(Classification(classes=2))).output is None
-    assert inferred(plain, bare_encoder(Classification(classes=3))).output == Classification(classes=2)
-    assert inferred(plain, bare_encoder(Regression())).task == "regression"
+    assert inferred(plain, bare_encoder(headjax.tasks.Classification(classes=2))).output is None
+    assert inferred(
+        plain, bare_encoder(headjax.tasks.Classification(classes=3))
+    ).output == headjax.tasks.Classification(classes=2)
+    assert inferred(plain, bare_encoder(headjax.tasks.Regression())).task == "regression"
 
 
 def test_a_decoder_reads_text_unless_it_is_told_of_labels(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\tred", "y\tblue")
-    decoder = Model(tiny.decoder_config(vocab_size=257), {}, tokenizer=byte_tokenizer())
+    decoder = headjax.Model(tiny.decoder_config(vocab_size=257), {}, tokenizer=headjax.byte_tokenizer())
     assert inferred(path, decoder).task == "text"
-    output = Classification(classes=2, names=("blue", "red"))
+    output = headjax.tasks.Classification(classes=2, names=("blue", "red"))
     assert inferred(path, decoder, task="classification").output == output
     assert inferred(path, decoder, columns=("text", "label")).output == output
-    classifier = decoder.replace(config=with_task(decoder, output).config)
+    classifier = decoder.replace(config=headjax.with_task(decoder, output).config)
     assert inferred(path, classifier).output is None
-    with pytest.raises(HeadjaxError, match=r"--task: this model can be .* classification, .*, not for text"):
+    with pytest.raises(headjax.HeadjaxError, match=r"--task: this model can be .* classification, .*, not for text"):
         inferred(path, classifier, task="text")
 
 
 def test_missing_labels_are_no_class(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\t-1", "y\t0", "z\t1", "w\t")
     found = inferred(path)
-    assert (found.task, found.output) == ("classification", Classification(classes=2))
+    assert (found.task, found.output) == ("classification", headjax.tasks.Classification(classes=2))
     write_lines(path, "text\tlabel", "x\t-1", "y\t1")
-    with pytest.raises(DataError, match=r"a\.tsv: .*'1'"):
+    with pytest.raises(headjax.DataError, match=r"a\.tsv: .*'1'"):
         inferred(path)
     write_lines(path, "text\tlabel", "x\t-1", "y\t")
-    with pytest.raises(DataError, match=r"a\.tsv: no row has a label"):
+    with pytest.raises(headjax.DataError, match=r"a\.tsv: no row has a label"):
         inferred(path)
 
 
 def test_whole_numbers_with_a_point_are_numbers_unless_they_are_called_classes(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\t0.0", "y\t5.0", "z\t1.0")
     assert inferred(path).task == "regression"
-    assert inferred(path, task="classification").output == Classification(classes=3, names=("0", "1", "5"))
+    assert inferred(path, task="classification").output == headjax.tasks.Classification(
+        classes=3, names=("0", "1", "5")
+    )
 
 
 def test_scores_of_pairs_are_similarities_divided_by_the_largest(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "text1\ttext2\tscore", "x\ty\t2", "x\tz\t5")
     found = inferred(path)
-    assert (found.task, found.output) == ("similarity", SentenceSimilarity())
+    assert (found.task, found.output) == ("similarity", headjax.tasks.SentenceSimilarity())
     assert (dataclasses.replace(found.data, whole=True).open().form.scale, found.data.length) == (5.0, 64)
-    assert inferred(path, bare_encoder(SentenceSimilarity())).output is None
-    assert inferred(path, task="regression").output == Regression()
+    assert inferred(path, bare_encoder(headjax.tasks.SentenceSimilarity())).output is None
+    assert inferred(path, task="regression").output == headjax.tasks.Regression()
     assert inferred(path, task="pairs").task == "pairs"
     longer = write_lines(tmp_path / "b.tsv", "text1\ttext2\tscore", "x\ty\t8")
     assert inferred(path, validation=str(longer)).data.open().form.scale == 8.0
@@ -159,13 +163,13 @@ def test_tasks_are_found_by_the_file_and_the_model(model, train, task, metric, r
     assert metric in found["metrics"]
     assert found["examples"]["train"] > found["examples"]["validation"] > 0
     assert f"% of {file}" in found["validation"]
-    assert load(found["model"]).history[-1]["action"] == "train"
+    assert headjax.load(found["model"]).history[-1]["action"] == "train"
 
 
 def test_a_vision_model_learns_the_classes_of_folders(run, tmp_path):
-    config = VisionConfig(
+    config = headjax.VisionConfig(
         attention=tiny.multi_head(), hidden=16, width=16, num_layers=1, image_size=8, patch_size=4,
-        task=Classification(classes=3),
+        task=headjax.tasks.Classification(classes=3),
     )  # fmt: skip
     tiny.model(config).save(tmp_path / "vision")
     write_folders(tmp_path / "images")

@@ -11,13 +11,14 @@ from typing import get_args
 
 import pytest
 
-from headjax.cli import COMMANDS, GROUPS, main
+from headjax.cli import COMMANDS, GROUPS
 from headjax.commands import convert, export
 from headjax.commands.prune import OrderName
 from headjax.conversion.model import TARGETS
 from headjax.heads.orders import ORDERS
 from headjax.hub.layouts import LAYOUTS
 from headjax.hub.onnx import QUANTIZED
+from tests.command_line import main
 
 REFUSALS = [
     line.split("\t") for line in (Path(__file__).parent / "refusals.tsv").read_text(encoding="utf-8").splitlines()

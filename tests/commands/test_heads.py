@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from headjax.heads.head_id import HeadId
-from headjax.models.model import load
+import headjax
 from tests import tiny
 from tests.closeness import assert_numbers_close, close_to
 
@@ -16,17 +15,17 @@ TASK = "--task text.txt --limit 16 --batch-size 8"
 
 
 def actions(path):
-    return [entry["action"] for entry in load(path).history]
+    return [entry["action"] for entry in headjax.load(path).history]
 
 
 def test_prune_removes_what_scores_least(run, tmp_path):
     """Heads of different layers are compared by their share of their layer's importance."""
     scores = run(f"score model {TASK}").data["scores"]["importance_layer"]
-    importance = {HeadId.parse(head): value for head, value in scores.items()}
+    importance = {headjax.HeadId.parse(head): value for head, value in scores.items()}
     data = run(f"prune model OUT/half {TASK} --remove 50%").data
     assert data["removed"] == [str(head) for head in sorted(importance, key=importance.get)[:2]]
     assert sorted(data["kept"] + data["removed"]) == HEADS
-    model = load(tmp_path / "half")
+    model = headjax.load(tmp_path / "half")
     assert model.num_parameters == data["parameters"] < data["parameters_before"]
     assert data["cache_bytes_per_token"] < data["cache_bytes_per_token_before"]
     change = data["significance"]
@@ -55,7 +54,7 @@ def test_output_projections_are_refitted_and_the_result_says_how(run, tmp_path):
     assert [layer["name"] for layer in data["layers"]][-1] == "decoder/1"
     assert all(layer["held_out"] >= 0.0 for layer in data["layers"])
     assert actions(tmp_path / "refitted") == ["reconstruct", "prune"]
-    assert load(tmp_path / "refitted").num_parameters == data["parameters"] < data["parameters_before"]
+    assert headjax.load(tmp_path / "refitted").num_parameters == data["parameters"] < data["parameters_before"]
     masked = run(f"prune model OUT/masked {TASK} --remove {','.join(data['removed'])}").data["metrics"]["perplexity"]
     assert abs(masked / data["metrics"]["perplexity"] - 1.0) > 1e-4
 
@@ -69,7 +68,7 @@ def test_a_count_is_spent_on_the_chosen_stacks_alone(run, by):
 
 
 def attentions(path):
-    return [each.replace(head_ids=None, kv_index=None) for each in load(path).config.attention]
+    return [each.replace(head_ids=None, kv_index=None) for each in headjax.load(path).config.attention]
 
 
 @pytest.mark.parametrize(("remove", "heads", "groups"), [("4", 2, 2), ("50%", 2, 2), ("60%", 2, 2), ("0", 4, 2)])

@@ -20,18 +20,12 @@ from typing import Any
 
 import pytest
 
-from headjax.cli import COMMANDS, main
+import headjax
+from headjax.cli import COMMANDS
 from headjax.commands.options import name_of
-from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import to_data
-from headjax.models.encoder import EncoderConfig
-from headjax.models.encoder_decoder import EncoderDecoderConfig
-from headjax.models.model import Model
-from headjax.models.tasks import Classification
-from headjax.tokenizers.vocabularies import byte_tokenizer
-from headjax.training.config import train_config
-from headjax.training.config_file import load_config
 from tests import tiny
+from tests.command_line import main
 from tests.commands.language_folder import write_language_folder
 
 PATIENCE = 120
@@ -50,7 +44,7 @@ def get_config(arg=""):
 """
 
 
-class Enough(HeadjaxError):
+class Enough(headjax.HeadjaxError):
     """A request has been read and checked, and would now compute."""
 
     exit_code = 0
@@ -71,12 +65,12 @@ def pristine(tmp_path_factory):
     folder.mkdir()
     write_language_folder(folder, max_length=32)
     short = "\n\n".join(f"Paragraph {i} is short." for i in range(60))
-    tokenizer = byte_tokenizer()
+    tokenizer = headjax.byte_tokenizer()
     sizes = {"vocab_size": 257, "width": 16, "num_layers": 1, "attention": tiny.multi_head(), "hidden": 16}
-    classifier = EncoderConfig(max_length=32, task=Classification(classes=2), **sizes)
-    translator = EncoderDecoderConfig(start_token=256, **sizes)
+    classifier = headjax.EncoderConfig(max_length=32, task=headjax.tasks.Classification(classes=2), **sizes)
+    translator = headjax.EncoderDecoderConfig(start_token=256, **sizes)
     for name, config in {"classifier": classifier, "translator": translator}.items():
-        Model(config, tiny.model(config).params, tokenizer=tokenizer).save(folder / name)
+        headjax.Model(config, tiny.model(config).params, tokenizer=tokenizer).save(folder / name)
     rows = "".join(f"this is {'good' if i % 2 else 'bad'} {i}\t{i % 2}\n" for i in range(40))
     (folder / "labels.tsv").write_text(f"sentence\tlabel\n{rows}")
     (folder / "pairs.tsv").write_text("source\ttarget\n" + "".join(f"a {i}\tb {i}\n" for i in range(40)))
@@ -92,7 +86,9 @@ def pristine(tmp_path_factory):
     with contextlib.chdir(folder):
         assert main(["export", "model", "hf"]) == 0
         (folder / "held").mkdir()
-        (folder / "held" / "train_config.json").write_text(json.dumps(to_data(train_config(load_config("config.py")))))
+        (folder / "held" / "train_config.json").write_text(
+            json.dumps(to_data(headjax.train_config(headjax.load_config("config.py"))))
+        )
     return folder
 
 

@@ -8,10 +8,11 @@ from typing import Literal
 import pytest
 
 import headjax
-from headjax.cli import Parser, main
+from headjax.cli import Parser
 from headjax.commands.options import CommandOptions, argument, option, parse_options
 from headjax.core import serialize
-from headjax.core.fields import Count, Rate, Size
+from headjax.core.fields import Count, Rate
+from tests.command_line import main
 
 
 def of_thousand(text: str) -> int:
@@ -27,7 +28,7 @@ class Options(CommandOptions):
     warm_up: Count = option(3, "steps at first")
     dropout: Rate = option(0.25, "share of zeros", "R")
     kind: Literal["one", "two"] = option("one", "how it is made")
-    layers: tuple[Size, ...] = option((), "only these", "LAYERS")
+    layers: tuple[headjax.nn.Size, ...] = option((), "only these", "LAYERS")
     names: tuple[str, ...] = option((), "only these, 10% of them", "NAMES")
     files: tuple[str, ...] = option((), "some files", "FILE", words="many")
     set: tuple[str, ...] = option((), "one field", "FIELD=VALUE", words="repeated")

@@ -6,9 +6,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from headjax.cli import main
 from headjax.plan.plan import Collective, Plan
 from headjax.plan.tpu import Slice
+from tests.command_line import main
 from tests.plan.test_plan import CONFIG
 
 

@@ -6,11 +6,10 @@ import sys
 
 import pytest
 
-from headjax.cli import main
-from headjax.core.errors import ConfigError
-from headjax.data import DataConfig
+import headjax
 from tests import tiny
 from tests.closeness import close_to
+from tests.command_line import main
 from tests.data.vocabulary import write_lines
 
 CONFIG = """
@@ -87,8 +86,8 @@ assert not {{"tensorflow", "tensorflow_datasets", "seqio", "torch"}} & set(sys.m
 
 def test_forms_change_by_name(tmp_path):
     task = f"bert_pretraining:{write_lines(tmp_path / 'text.txt', *map(str, range(999)))}"
-    form = DataConfig(task=task, form={"max_predictions": 10, "rate": 0.2}).open().form
+    form = headjax.data.DataConfig(task=task, form={"max_predictions": 10, "rate": 0.2}).open().form
     assert (form.max_predictions, form.rate) == (10, 0.2)
     for fields in ({"max_predictions": "many"}, {"max_prediction": 2}):
-        with pytest.raises(ConfigError, match="max_prediction"):
-            DataConfig(task=task, form=fields).open()
+        with pytest.raises(headjax.ConfigError, match="max_prediction"):
+            headjax.data.DataConfig(task=task, form=fields).open()

@@ -9,9 +9,9 @@ import re
 import pytest
 
 import headjax
-from headjax.cli import main
 from headjax.core import numbers
 from headjax.heads.surgery import count_units
+from tests.command_line import main
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import json
 import pytest
 
 import headjax
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.models.test_encoder_decoder import translation
 
@@ -45,7 +44,7 @@ def test_draws_repeat_with_their_seed(run):
 
 
 def test_an_encoder_decoder_generates_and_translates(run, tmp_path):
-    model = tiny.model(translation(vocab_size=257, num_layers=1)).replace(tokenizer=byte_tokenizer())
+    model = tiny.model(translation(vocab_size=257, num_layers=1)).replace(tokenizer=headjax.byte_tokenizer())
     model.save(tmp_path / "model")
     data = run("generate OUT/model --prompt gut --max-new-tokens 3").data
     assert data["text"] == [headjax.generate(model, "gut", max_new_tokens=3)]

@@ -10,19 +10,12 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict, config_dict
 
-from headjax.conversion import ToCollaborative, ToDeep, ToFixed, ToGrouped, ToLatent
-from headjax.core.errors import ConfigError, HeadjaxError
+import headjax
 from headjax.core.serialize import to_data
 from headjax.core.tensors import Constant, FanIn, Normal, SlicedXavier, TruncatedNormal
 from headjax.head_report.study import CurveConfig, StudyConfig
-from headjax.heads.learned_gates import HardConcrete, Subset
-from headjax.heads.orders import OrderConfig
 from headjax.initialization import Admin
-from headjax.models.decode_loop import Sample
-from headjax.training.config import train_config
-from headjax.training.config_file import load_config
-from headjax.training.distillation import Distillation
-from headjax.training.optimizer import AdamW, Cosine, InverseSquareRoot, RAdam
+from headjax.training.optimizer import Cosine, InverseSquareRoot, RAdam
 from tests.mutations import FAMILIES, RUN, nested, run_all
 from tests.nn.formulations import FORMULATIONS
 from tests.tiny import decoder_config
@@ -34,7 +27,7 @@ WRONG = (-1, 0, 1, 2.5, -0.5, 1e300, 10**9, math.nan, math.inf, -math.inf, True,
 
 @functools.cache
 def shipped(name):
-    return train_config(load_config(str(CONFIGS / name)))
+    return headjax.train_config(headjax.load_config(str(CONFIGS / name)))
 
 
 def instances():
@@ -54,11 +47,16 @@ def instances():
     more = (
         *FORMULATIONS.values(),
         *(Normal(), TruncatedNormal(), SlicedXavier(slices=2), FanIn(), Constant(1.0)),
-        *(AdamW(schedule=schedule), RAdam(schedule=InverseSquareRoot(peak=1.0)), Distillation(steps=5)),
-        *(Admin(), Sample(), HardConcrete(weight=0.1), Subset(count=2)),
-        *(OrderConfig(), StudyConfig(), CurveConfig(OrderConfig()), decoder_config()),
-        *(ToCollaborative(shared_dim=4), ToDeep(), ToFixed(head_dim=4), ToGrouped(kv_heads=2)),
-        ToLatent(rank=2),
+        *(headjax.AdamW(schedule=schedule), RAdam(schedule=InverseSquareRoot(peak=1.0)), headjax.Distillation(steps=5)),
+        *(Admin(), headjax.Sample(), headjax.HardConcrete(weight=0.1), headjax.Subset(count=2)),
+        *(headjax.OrderConfig(), StudyConfig(), CurveConfig(headjax.OrderConfig()), decoder_config()),
+        *(
+            headjax.conversion.ToCollaborative(shared_dim=4),
+            headjax.conversion.ToDeep(),
+            headjax.conversion.ToFixed(head_dim=4),
+            headjax.conversion.ToGrouped(kv_heads=2),
+        ),
+        headjax.conversion.ToLatent(rank=2),
     )
     for value in (*map(shipped, FILES), *more):
         walk(value)
@@ -69,7 +67,7 @@ def attempt(build):
     """What is built, and an empty line; or nothing, and the line of the error."""
     try:
         return build(), ""
-    except ConfigError as error:
+    except headjax.ConfigError as error:
         return None, str(error)
 
 
@@ -101,8 +99,8 @@ def test_optimizer_settings_that_would_train_nonsense(path, value):
     data = copy.deepcopy(to_data(shipped("quickstart.py")))
     *groups, name = path.split(".")
     functools.reduce(dict.__getitem__, groups, data["optimizer"])[name] = value
-    with pytest.raises(ConfigError, match=f"^config.optimizer.{path}: "):
-        train_config(data)
+    with pytest.raises(headjax.ConfigError, match=f"^config.optimizer.{path}: "):
+        headjax.train_config(data)
 
 
 MULTI = {"kind": "multi_head", "num_heads": 2, "head_dim": 4}
@@ -128,8 +126,8 @@ def run(family: str = "decoder", **changes: object) -> dict[str, object]:
     ],
 )
 def test_what_is_no_config_is_refused_by_the_path_of_its_field(data, field):
-    with pytest.raises(HeadjaxError) as error:
-        run_all(train_config(data))
+    with pytest.raises(headjax.HeadjaxError) as error:
+        run_all(headjax.train_config(data))
     assert str(error.value).startswith(field), error.value
     assert len(str(error.value)) < 500
 
@@ -137,4 +135,4 @@ def test_what_is_no_config_is_refused_by_the_path_of_its_field(data, field):
 @pytest.mark.parametrize("initializer", ["sliced_xavier", "xavier"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_any_initializer_draws_any_model(family, initializer):
-    assert run_all(train_config(run(family, initializer={"kind": initializer}))) == ()
+    assert run_all(headjax.train_config(run(family, initializer={"kind": initializer}))) == ()

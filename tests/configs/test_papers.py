@@ -4,14 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core.errors import ConfigError
+import headjax
 from headjax.core.tensors import count
-from headjax.data.registry import TASKS
 from headjax.initialization.source import ModelSource
-from headjax.models.summary import summarize
-from headjax.training.config import train_config
-from headjax.training.config_file import load_config
-from headjax.training.optimizer import LinearDecay
 from tests import tiny
 
 PAPERS = Path(__file__).parents[2] / "configs" / "papers"
@@ -21,7 +16,7 @@ FILES = [path for path in sorted(PAPERS.glob("*.py")) if path.stem != "common"]
 def model(spec: str):
     """The model of `FILE` or `FILE:ARGS`."""
     name, _, arguments = spec.partition(":")
-    config = load_config(f"{PAPERS / name}.py:{arguments}")
+    config = headjax.load_config(f"{PAPERS / name}.py:{arguments}")
     return ModelSource.of(config.to_dict()).architecture()
 
 
@@ -90,7 +85,7 @@ def test_language_models_as_computed_from_the_text(arguments, millions):
 
 @pytest.mark.parametrize("spec, heads", HEADS.items())
 def test_heads(spec, heads):
-    assert summarize(model(spec), 8).heads == heads
+    assert headjax.summarize(model(spec), 8).heads == heads
 
 
 def test_one_head_more_or_less():
@@ -108,10 +103,10 @@ def test_one_head_more_or_less():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_config_is_a_training_run(path):
-    config = train_config(load_config(f"{path}:data=some/folder"))
+    config = headjax.train_config(headjax.load_config(f"{path}:data=some/folder"))
     name, _, folder = config.data.task.partition(":")
     assert folder == "some/folder"
-    form = TASKS[name].form
+    form = headjax.data.TASKS[name].form
     if config.data.form:
         assert config.data.form == {"size": form.size}
     else:
@@ -126,7 +121,7 @@ def test_every_config_is_a_training_run(path):
     ],
 )
 def test_impossible_arguments_are_errors(spec):
-    with pytest.raises(ConfigError, match=spec.partition(":")[2].partition("=")[0]):
+    with pytest.raises(headjax.ConfigError, match=spec.partition(":")[2].partition("=")[0]):
         model(spec)
 
 
@@ -145,8 +140,8 @@ SMOKE = {
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_rehearsal_is_the_same_run_in_small(path):
     arguments = SMOKE.get(path.stem, "")
-    full = load_config(f"{path}:{arguments}")
-    small = train_config(load_config(f"{path}:{arguments},smoke"))
+    full = headjax.load_config(f"{path}:{arguments}")
+    small = headjax.train_config(headjax.load_config(f"{path}:{arguments},smoke"))
     assert small.data.rehearsal
     assert small.data.task == full.data.task
     large, config = ModelSource.of(full.to_dict()).architecture(), small.architecture()
@@ -161,7 +156,7 @@ def test_every_rehearsal_is_the_same_run_in_small(path):
 
 
 def test_lm1b_warms_up_and_then_follows_the_reciprocal_square_root():
-    config = train_config(load_config(f"{PAPERS / 'concise_lm1b'}.py"))
+    config = headjax.train_config(headjax.load_config(f"{PAPERS / 'concise_lm1b'}.py"))
     rate = config.optimizer.schedule.build(config.steps)
     for step in (0, 100, 5000, 10_000, 40_000, 250_000):
         printed = 0.1 * min(1, step / 10_000) / max(step, 10_000) ** 0.5
@@ -170,9 +165,9 @@ def test_lm1b_warms_up_and_then_follows_the_reciprocal_square_root():
 
 def test_stages_of_bert_share_one_line_of_learning_rates():
     """Devlin et al.'s million steps go down one line, of which the stages here are two parts."""
-    stages = [train_config(load_config(f"{PAPERS / 'bert.py'}:stage={stage}")) for stage in (1, 2)]
+    stages = [headjax.train_config(headjax.load_config(f"{PAPERS / 'bert.py'}:stage={stage}")) for stage in (1, 2)]
     first, second = (stage.optimizer.schedule.build(stage.steps) for stage in stages)
-    whole = LinearDecay(peak=1e-4, warmup_steps=10_000).build(1_000_000)
+    whole = headjax.LinearDecay(peak=1e-4, warmup_steps=10_000).build(1_000_000)
     assert float(first(900_000)) == pytest.approx(float(whole(900_000)), rel=0.02)
     assert float(second(0)) == pytest.approx(float(first(900_000)), rel=1e-4)
     assert float(second(100_000)) == 0.0
@@ -180,11 +175,11 @@ def test_stages_of_bert_share_one_line_of_learning_rates():
 
 def test_fine_tuning_starts_from_a_directory_with_an_output_for_its_task():
     file = f"{PAPERS / 'collaborative_bert'}.py"
-    run = load_config(f"{file}:task=stsb,start=some/model,data=folder,seed=3").to_dict()
+    run = headjax.load_config(f"{file}:task=stsb,start=some/model,data=folder,seed=3").to_dict()
     assert (run["start"], run["task"]) == ("some/model", {"kind": "regression"})
     assert run["data"] == {"task": "stsb:folder", "length": 128}
     assert (run["evaluate_every"], run["checkpoint_every"], run["seed"]) == (1000, 1000, 3)
-    again = load_config(f"{file}:task=rte,start=some/model,again").to_dict()
+    again = headjax.load_config(f"{file}:task=rte,start=some/model,again").to_dict()
     assert again["start"] == "some/model"
     assert not {"model", "task"} & again.keys()
     assert again["steps"] == 10 * 78

@@ -5,34 +5,37 @@ from pathlib import Path
 
 import pytest
 
-from headjax.cli import main
-from headjax.core.errors import ConfigError
-from headjax.core.tensors import count, flatten
+import headjax
+from headjax.core.tensors import count
 from headjax.data.registry import GLUE
-from headjax.models.tasks import Classification, Regression
-from headjax.nn import CollaborativeAttention, Concatenate, GroupedAttention, MultiHeadAttention
-from headjax.training.config import train_config
-from headjax.training.config_file import load_config
 from tests import tiny
+from tests.command_line import main
+from tests.tiny import flatten
 
 SMALL = Path(__file__).parents[2] / "configs" / "small"
 
 
 @pytest.mark.parametrize("name", GLUE)
 def test_minilm_has_an_output_for_every_task(name):
-    config = train_config(load_config(f"{SMALL / 'minilm.py'}:task={name},start=somewhere,steps=7"))
+    config = headjax.train_config(headjax.load_config(f"{SMALL / 'minilm.py'}:task={name},start=somewhere,steps=7"))
     assert config.data.task == name
     assert config.start == "somewhere"
     output = config.task
     classes = len(GLUE[name].form.label_names)
-    assert output == Classification(classes=classes) if classes else isinstance(output, Regression)
+    assert (
+        output == headjax.tasks.Classification(classes=classes)
+        if classes
+        else isinstance(output, headjax.tasks.Regression)
+    )
     assert config.steps == 7
 
 
 @pytest.mark.parametrize("corpus", ["lm1b", "wikitext2"])
 def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
-    config = train_config(load_config(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9"))
+    config = headjax.train_config(
+        headjax.load_config(f"{SMALL / 'language_model.py'}:corpus={corpus},width=64,steps=9")
+    )
     assert Path(config.data.source.path).is_file()
     assert config.model.width == 64
     assert config.model.vocab_size == config.data.vocab_size
@@ -41,7 +44,7 @@ def test_language_models_read_the_named_corpus(corpus, data_dir, monkeypatch):
 @pytest.mark.parametrize(("shape", "parameters"), [("llama", 5_770_496), ("qwen3", 5_770_880)])
 def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypatch):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
-    config = train_config(load_config(f"{SMALL / 'decoder.py'}:shape={shape},steps=9"))
+    config = headjax.train_config(headjax.load_config(f"{SMALL / 'decoder.py'}:shape={shape},steps=9"))
     assert Path(config.data.source.path).is_file()
     attention = config.model.attention[0]
     assert (attention.num_heads, attention.kv_heads) == (8, 4)
@@ -52,25 +55,25 @@ def test_decoders_have_the_shapes_of_today(shape, parameters, data_dir, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "formulation", "weights"),
     [
-        ("", MultiHeadAttention, 4 * 128 * 128),
-        ("heads=16,head_dim=32", MultiHeadAttention, 4 * 128 * 512),
-        ("head_dim=8,value_dim=32", MultiHeadAttention, 2 * 128 * (32 + 128)),
-        ("kv_heads=2", GroupedAttention, 3 * 128 * 128),
-        ("shared_dim=32", CollaborativeAttention, 2 * 128 * (32 + 128) + 4 * 32),
+        ("", headjax.MultiHeadAttention, 4 * 128 * 128),
+        ("heads=16,head_dim=32", headjax.MultiHeadAttention, 4 * 128 * 512),
+        ("head_dim=8,value_dim=32", headjax.MultiHeadAttention, 2 * 128 * (32 + 128)),
+        ("kv_heads=2", headjax.GroupedAttention, 3 * 128 * 128),
+        ("shared_dim=32", headjax.CollaborativeAttention, 2 * 128 * (32 + 128) + 4 * 32),
     ],
 )
 def test_shapes_of_heads(arguments, formulation, weights):
-    config = train_config(load_config(f"{SMALL / 'head_shapes.py'}:{arguments}"))
+    config = headjax.train_config(headjax.load_config(f"{SMALL / 'head_shapes.py'}:{arguments}"))
     attention = config.model.attention[0]
     assert attention.of is formulation
     tensors = flatten(tiny.weights(attention, 128, 128))
     assert count({name: tensor for name, tensor in tensors.items() if not name.endswith("bias")}) == weights
     if arguments.startswith("shared_dim"):  # starts as four heads of size 8
-        assert (attention.head_dim, attention.value_dim, attention.mixing_init) == (8, 32, Concatenate())
+        assert (attention.head_dim, attention.value_dim, attention.mixing_init) == (8, 32, headjax.nn.Concatenate())
 
 
 def test_the_code_model_is_the_one_that_headjax_carries():
-    config = train_config(load_config(f"{SMALL / 'code.py'}:steps=9"))
+    config = headjax.train_config(headjax.load_config(f"{SMALL / 'code.py'}:steps=9"))
     assert (config.steps, config.data.task, config.data.length) == (9, "python_code", 256)
     assert count(config.model.tensors()) == 1_088_256
 
@@ -89,9 +92,9 @@ RESIDUALS = {
 @pytest.mark.parametrize("text", ["wikitext2", "multi30k"])
 @pytest.mark.parametrize("variant", RESIDUALS)
 def test_variants_have_equal_heads_and_nearly_equal_parameters(variant, text):
-    config = train_config(load_config(f"{FILE}:variant={variant},text={text},seed=2"))
+    config = headjax.train_config(headjax.load_config(f"{FILE}:variant={variant},text={text},seed=2"))
     model = config.architecture()
-    shallow = train_config(load_config(f"{FILE}:variant=post_norm,text={text}")).architecture()
+    shallow = headjax.train_config(headjax.load_config(f"{FILE}:variant=post_norm,text={text}")).architecture()
     for attentions in model.attentions().values():
         assert sum(attention.num_heads for attention in attentions) == HEADS * LAYERS
         assert len(attentions) == (HEADS * LAYERS if variant.startswith("deep") else LAYERS)
@@ -124,17 +127,17 @@ def test_inspecting_the_config_counts_what_admin_adds(tmp_path):
     ],
 )
 def test_arguments_that_a_file_does_not_know_or_that_do_not_fit_are_named(file, field):
-    with pytest.raises(ConfigError, match=rf"{field}: "):
-        load_config(f"{SMALL / file}")
+    with pytest.raises(headjax.ConfigError, match=rf"{field}: "):
+        headjax.load_config(f"{SMALL / file}")
 
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def config(name, *overrides):
-    return train_config(load_config(f"{CONFIGS / name}", [f"--config.{each}" for each in overrides]))
+    return headjax.train_config(headjax.load_config(f"{CONFIGS / name}", [f"--config.{each}" for each in overrides]))
 
 
 def test_a_directory_takes_a_task_too():
     found = config("small/minilm.py", "task.classes=3", "start=d", "task.kind=classification")
-    assert (found.start, found.task) == ("d", Classification(classes=3))
+    assert (found.start, found.task) == ("d", headjax.tasks.Classification(classes=3))

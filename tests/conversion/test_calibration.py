@@ -4,14 +4,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.conversion import ToCollaborative, ToFixed, convert, parse_target
+import headjax
 from headjax.conversion.calibration import calibrate, collect
 from headjax.conversion.model import describe
 from headjax.core.class_names import IGNORED
-from headjax.core.errors import ConfigError
 from headjax.heads.agreement import agreement
 from headjax.models.inputs import counted_at
-from headjax.models.tasks import Classification
 from tests import tiny
 from tests.closeness import assert_close
 from tests.conversion.cases import EXACT, LABELS, LOSSY, PADDED, QUICK, crossed, hidden
@@ -22,9 +20,12 @@ from tests.selected import first
 
 def test_calibration_lowers_the_error_of_logits(model) -> None:
     expected = hidden(model, PADDED)
-    for target in (ToCollaborative(shared_dim=6, solver=QUICK), ToFixed(head_dim=3)):
-        plain, calibrated = (convert(model, target, batches=[PADDED], plain=plain) for plain in (True, False))
-        assert all(error.logit_error is None for error in convert(model, target).errors)
+    for target in (
+        headjax.conversion.ToCollaborative(shared_dim=6, solver=QUICK),
+        headjax.conversion.ToFixed(head_dim=3),
+    ):
+        plain, calibrated = (headjax.convert(model, target, batches=[PADDED], plain=plain) for plain in (True, False))
+        assert all(error.logit_error is None for error in headjax.convert(model, target).errors)
         for before, after in zip(plain.errors, calibrated.errors, strict=True):
             assert after.logit_error < before.logit_error
         change = [np.square(hidden(found.model, PADDED) - expected).sum() for found in (plain, calibrated)]
@@ -33,13 +34,13 @@ def test_calibration_lowers_the_error_of_logits(model) -> None:
 
 @pytest.mark.parametrize("target", list(EXACT))
 def test_calibrated_conversions_that_lose_nothing_keep_the_function(model, outputs, target: str) -> None:
-    converted, _ = convert(model, EXACT[target], batches=[PADDED])
+    converted, _ = headjax.convert(model, EXACT[target], batches=[PADDED])
     np.testing.assert_allclose(hidden(converted, PADDED), outputs, atol=1e-3)
 
 
 def test_calibration_sees_cross_attention(tmp_path) -> None:
     source, batch = crossed(), PADDED | {"labels": LABELS}
-    _, errors = convert(source, LOSSY["latent"], batches=[batch], stacks=["cross"])
+    _, errors = headjax.convert(source, LOSSY["latent"], batches=[batch], stacks=["cross"])
     assert [(error.stack, error.layer) for error in errors] == [("cross", 0), ("cross", 1)]
     assert all(error.logit_error is not None for error in errors)
 
@@ -62,7 +63,13 @@ def test_target_tokens_without_labels_do_not_count() -> None:
 
 def test_rows_that_fill_up_a_batch_of_images_do_not_count() -> None:
     model = tiny.model(
-        vision(image_size=8, patch_size=4, distillation_token=False, num_layers=1, task=Classification(classes=3))
+        vision(
+            image_size=8,
+            patch_size=4,
+            distillation_token=False,
+            num_layers=1,
+            task=headjax.tasks.Classification(classes=3),
+        )
     )
     images = np.random.default_rng(0).standard_normal((3, 3, 8, 8)).astype(np.float32)
     filled = {"pixel_values": images, "labels": np.array([2, 0, IGNORED])}
@@ -89,17 +96,17 @@ TRIED = {
 def test_a_criterion_is_chosen_by_the_output_on_batches_that_it_was_not_fitted_on(to: str) -> None:
     """Each is tried calibrated and plain, and the one that is taken is fitted on all batches."""
     model = model_of(LLAMA)
-    converted = convert(model, to, batches=BATCHES).model
+    converted = headjax.convert(model, to, batches=BATCHES).model
     entry = converted.history[-1]
     tried = entry["divergence"]
     others = collect(model, [batch for number, batch in enumerate(BATCHES) if number % 4 != 3])
     everything, expected, made = collect(model, BATCHES), {}, {}
-    for target in parse_target(to).criteria():
+    for target in headjax.conversion.parse_target(to).criteria():
         for plain in (False, True):
             text = describe(target) + " (plain)" * plain
-            alone = convert(model, target, batches=others, plain=plain).model
+            alone = headjax.convert(model, target, batches=others, plain=plain).model
             expected[text] = agreement(model, alone, BATCHES[3::4]).distance
-            made[text] = convert(model, target, batches=everything, plain=plain).model
+            made[text] = headjax.convert(model, target, batches=everything, plain=plain).model
     assert set(tried) == {text + ending for text in TRIED[to] for ending in ("", " (plain)")}
     assert tried == pytest.approx(expected, rel=1e-5)
     best = min(tried, key=tried.get)
@@ -122,19 +129,19 @@ def test_output_projections_solved_anew_bring_the_outputs_nearer(target) -> None
     batches = [{"input_ids": np.random.default_rng(seed).integers(1, 20, (8, 8))} for seed in range(40)]
     unseen = {"input_ids": np.random.default_rng(99).integers(1, 20, (16, 8))}
     before, after = (
-        convert(model, target, batches=batches, reconstruct=reconstruct).model for reconstruct in (False, True)
+        headjax.convert(model, target, batches=batches, reconstruct=reconstruct).model for reconstruct in (False, True)
     )
     assert after.history[-1]["repaired"]
     near, far = (float(jnp.square(each(unseen).hidden - model(unseen).hidden).mean()) for each in (after, before))
     assert near < 0.9 * far
-    with pytest.raises(ConfigError, match=r"^reconstruct:"):
-        convert(model, target, reconstruct=True)
+    with pytest.raises(headjax.ConfigError, match=r"^reconstruct:"):
+        headjax.convert(model, target, reconstruct=True)
 
 
 def test_layers_with_other_weights_than_the_whole_models_are_repaired() -> None:
     """Shared keys have no bias of their own where the heads' keys have one."""
     whole = tiny.model(tiny.decoder_config())
     batches = [tiny.tokens(16, 12, seed) for seed in range(4)]
-    after = convert(whole, "collaborative:shared_dim=8", batches=batches, reconstruct=True).model
+    after = headjax.convert(whole, "collaborative:shared_dim=8", batches=batches, reconstruct=True).model
     assert after.history[-1]["action"] == "reconstruct"
     assert jnp.isfinite(after(batches[0]).hidden).all()

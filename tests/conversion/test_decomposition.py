@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion import ToCollaborative, convert
+import headjax
 from headjax.conversion.decomposition import Damping, Solver, concatenation, fit_layers, sweep
 from headjax.conversion.sharing import leading_columns
 from headjax.conversion.target import Products, relative_distance, squared_norm
-from headjax.heads.surgery import map_attention
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.conversion.cases import (
@@ -85,7 +84,7 @@ def test_the_query_bias_and_the_original_scale_stay_exact_at_half_the_size() -> 
         | {"layers_0_0": source.params["encoder"]["layers_0_0"] | {"attention": layer | repeated}}
     }
     source = source.replace(params=params)
-    converted, errors = convert(source, ToCollaborative(shared_dim=8))
+    converted, errors = headjax.convert(source, headjax.conversion.ToCollaborative(shared_dim=8))
     assert errors[0].relative_error < 1e-3
     assert attentions(converted)[0].head_dim == 8
     # The fit is iterative and stops at another error on another processor: that error is the unit of the outputs'.
@@ -96,12 +95,12 @@ def test_the_query_bias_and_the_original_scale_stay_exact_at_half_the_size() -> 
     def at_half(found):
         return found.module.like(found.config.replace(head_dim=found.config.head_dim // 2), found.params)
 
-    halved = map_attention(converted, at_half)
+    halved = headjax.map_attention(converted, at_half)
     assert np.abs(hidden(halved, PADDED) - expected).max() > 3.0 * bound, "another scale is seen"
 
 
 def test_key_biases_vanish_and_query_biases_become_the_content_bias(model) -> None:
-    converted, _ = convert(model, EXACT["collaborative"])
+    converted, _ = headjax.convert(model, EXACT["collaborative"])
     source, new = (m.params["encoder"]["layers_0_1"]["attention"] for m in (model, converted))
     expected = np.einsum("lmhd,lhd->lmh", source["key"], source["query_bias"])
     assert_close(new["content_bias"], expected, sums=tiny.SUMS)

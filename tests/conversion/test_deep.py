@@ -5,13 +5,10 @@ import json
 import jax
 import pytest
 
-from headjax.cli import main
-from headjax.conversion import ToDeep, convert
+import headjax
 from headjax.conversion.deep import deepen
-from headjax.core.errors import ConfigError
-from headjax.models.model import load
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
+from tests.command_line import main
 from tests.conversion.cases import crossed
 
 
@@ -21,11 +18,11 @@ def model():
 
 
 def test_conversion_reports_how_far_each_layer_is(model):
-    deep, errors = convert(model, "deep")
+    deep, errors = headjax.convert(model, "deep")
     assert [(error.stack, error.layer) for error in errors] == [("decoder", 0), ("decoder", 1)]
     assert all(0.01 < error.relative_error < 10 for error in errors)
     assert deep.history == deepen(model).history
-    pairs, _ = convert(model, ToDeep(heads=2), layers=[1])
+    pairs, _ = headjax.convert(model, headjax.conversion.ToDeep(heads=2), layers=[1])
     assert [attention.num_heads for attention in pairs.config.attention] == [4, 2, 2]
 
 
@@ -39,27 +36,27 @@ def test_pre_norm_layers_compose_to_their_sum_to_first_order():
 
         params = jax.tree_util.tree_map_with_path(shrink, model.params["decoder"]["layers_0_0"])
         small = model.replace(params=model.params | {"decoder": model.params["decoder"] | {"layers_0_0": params}})
-        return convert(small, "deep").errors[0].relative_error
+        return headjax.convert(small, "deep").errors[0].relative_error
 
     assert 70 < gap(1e-1) / gap(1e-2) < 130
 
 
 def test_attention_of_a_decoder_splits_together():
     translator = crossed(num_layers=1)
-    with pytest.raises(ConfigError, match="stacks: cross and decoder split together"):
-        convert(translator, "deep", stacks=["cross"])
-    encoder, errors = convert(translator, "deep", stacks=["encoder"])
+    with pytest.raises(headjax.ConfigError, match="stacks: cross and decoder split together"):
+        headjax.convert(translator, "deep", stacks=["cross"])
+    encoder, errors = headjax.convert(translator, "deep", stacks=["encoder"])
     assert [len(stack.layers) for stack in encoder.config.stacks().values()] == [4, 1]
     assert [error.stack for error in errors] == ["encoder"]
 
 
 def test_it_cannot_be_what_some_layers_become(model):
-    with pytest.raises(ConfigError, match="decoder/0: deep replaces layers"):
-        convert(model, {("decoder", 0): "deep"})
+    with pytest.raises(headjax.ConfigError, match="decoder/0: deep replaces layers"):
+        headjax.convert(model, {("decoder", 0): "deep"})
 
 
 def test_command(model, tmp_path, capsys):
-    model.replace(tokenizer=byte_tokenizer()).save(tmp_path / "model")
+    model.replace(tokenizer=headjax.byte_tokenizer()).save(tmp_path / "model")
     (tmp_path / "text.txt").write_text("\n\n".join(f"{i} times {i} is {i * i}." for i in range(300)))
     words = ["convert", str(tmp_path / "model"), str(tmp_path / "deep"), "--to", "deep:heads=2"]
     assert main([*words, "--task", str(tmp_path / "text.txt"), "--limit", "8", "--json", "-"]) == 0
@@ -67,7 +64,7 @@ def test_command(model, tmp_path, capsys):
     data = json.loads(printed.out)
     assert {"stack", "layer", "relative_error"} <= data["error_per_layer"][0].keys()
     assert data["metrics"]["perplexity"] != data["metrics_before"]["perplexity"]
-    assert load(tmp_path / "deep").config.num_layers == 4
-    convert(model, "deep").model.save(tmp_path / "single")
+    assert headjax.load(tmp_path / "deep").config.num_layers == 4
+    headjax.convert(model, "deep").model.save(tmp_path / "single")
     assert main(["inspect", str(tmp_path / "single")]) == 0
     assert "one each of 0-3" in capsys.readouterr().out

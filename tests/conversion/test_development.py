@@ -5,13 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from headjax.conversion import convert, parse_target
+import headjax
 from headjax.conversion.calibration import calibrate
 from headjax.data.files import library_sources
 from headjax.data.rows import hold_out_files
-from headjax.evaluation.task import evaluate
-from headjax.heads.head_id import all_heads
-from headjax.heads.program import gated as with_gates
 from results.experiments.development import LENGTH, decoder
 
 pytestmark = pytest.mark.whole  # fits and evaluates a trained model many times
@@ -44,17 +41,19 @@ def calibration(model, texts):
 @pytest.fixture(scope="module")
 def ratio(model, texts):
     """Perplexity over that of the original."""
-    own = evaluate(model, texts["validation"])["loss"]
+    own = headjax.evaluate(model, texts["validation"])["loss"]
 
     def of(converted) -> float:
-        return math.exp(evaluate(converted, texts["validation"])["loss"] - own)
+        return math.exp(headjax.evaluate(converted, texts["validation"])["loss"] - own)
 
     return of
 
 
 def test_it_needs_its_heads(model, texts) -> None:
-    own = evaluate(model, texts["validation"])["loss"]
-    gated = evaluate(with_gates(model, dict.fromkeys(all_heads(model.config), 0.0)), texts["validation"])["loss"]
+    own = headjax.evaluate(model, texts["validation"])["loss"]
+    gated = headjax.evaluate(
+        headjax.gated(model, dict.fromkeys(headjax.all_heads(model.config), 0.0)), texts["validation"]
+    )["loss"]
     assert own < 3.1
     assert gated > 1.7 * own
 
@@ -64,7 +63,7 @@ def test_it_needs_its_heads(model, texts) -> None:
     [("latent:rank=64", False, 1.03), ("latent:rank=32", False, 1.35), ("grouped:kv_heads=2", True, 1.5)],
 )
 def test_half_and_a_quarter_of_the_cache(model, calibration, ratio, target, reconstruct, most) -> None:
-    converted = convert(model, target, batches=calibration, reconstruct=reconstruct).model
+    converted = headjax.convert(model, target, batches=calibration, reconstruct=reconstruct).model
     width = model.config.width
     before, after = (
         sum(layer.module(width, width).cache_size() for layer in each.config.attentions()["decoder"])
@@ -76,10 +75,10 @@ def test_half_and_a_quarter_of_the_cache(model, calibration, ratio, target, reco
 
 @pytest.mark.parametrize("target", ["grouped:kv_heads=2", "grouped:kv_heads=1", "latent:rank=32"])
 def test_a_conversion_is_as_good_as_the_best_of_its_criteria(model, calibration, ratio, target) -> None:
-    chosen = ratio(convert(model, target, batches=calibration).model)
+    chosen = ratio(headjax.convert(model, target, batches=calibration).model)
     each = [
-        ratio(convert(model, criterion, batches=moments).model)
-        for criterion in parse_target(target).criteria()
+        ratio(headjax.convert(model, criterion, batches=moments).model)
+        for criterion in headjax.conversion.parse_target(target).criteria()
         for moments in (calibration.moments, None)
     ]
     assert chosen < 1.02 * min(each)

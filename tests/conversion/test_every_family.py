@@ -7,10 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent, convert
+import headjax
 from headjax.core import tensors
-from headjax.heads.pruning import prune
-from headjax.nn import GroupedAttention
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.hub.directories import BERT, CONFIGS, T5, model_of
@@ -42,14 +40,14 @@ def hidden(model, name: str) -> np.ndarray:
     return found if labels else found * TEXT["attention_mask"][:, :, None]
 
 
-def lossless(attention, width: int) -> list[Target]:
+def lossless(attention, width: int) -> list[headjax.conversion.Target]:
     """Targets that keep the layer's function, largest sizes first."""
     size = attention.num_heads * attention.head_dim
     return [
-        ToCollaborative(shared_dim=size),
-        ToLatent(rank=min(width, 2 * size)),
-        ToGrouped(kv_heads=attention.num_heads),
-        ToFixed(head_dim=attention.head_dim + 3),
+        headjax.conversion.ToCollaborative(shared_dim=size),
+        headjax.conversion.ToLatent(rank=min(width, 2 * size)),
+        headjax.conversion.ToGrouped(kv_heads=attention.num_heads),
+        headjax.conversion.ToFixed(head_dim=attention.head_dim + 3),
     ]
 
 
@@ -64,7 +62,7 @@ def test_every_family_keeps_its_function(name: str) -> None:
     targets = {
         place: lossless(attentions[place[0]][place[1]], source.config.width)[next(turns) % 4] for place in places
     }
-    converted, errors = convert(source, targets)
+    converted, errors = headjax.convert(source, targets)
     assert max(max(error.relative_error, error.value_error) for error in errors) < tolerance(tiny.SUMS)
     assert_close(hidden(converted, name), expected, sums=tiny.SUMS)
     assert converted.num_parameters == tensors.count(converted.config.tensors())
@@ -75,7 +73,7 @@ def test_conversions_and_pruning_commute_without_loss(target: str) -> None:
     """Cross-attention and both self-attentions of an encoder-decoder, heads removed before or after."""
     source = model_of(T5)
     heads = ["encoder/0/1", "decoder/1/3", "cross/0/0", "cross/0/2"]
-    pruned = prune(source, heads)
+    pruned = headjax.prune(source, heads)
     expected = hidden(pruned, "t5")
 
     def full(model, layer):
@@ -84,8 +82,8 @@ def test_conversions_and_pruning_commute_without_loss(target: str) -> None:
         return target.format(heads=count, size=count * attention.head_dim)
 
     places = [(stack, layer) for stack in ("encoder", "decoder", "cross") for layer in range(2)]
-    after = convert(pruned, {place: full(pruned, place) for place in places}).model
-    before = prune(convert(source, {place: full(source, place) for place in places}).model, heads)
+    after = headjax.convert(pruned, {place: full(pruned, place) for place in places}).model
+    before = headjax.prune(headjax.convert(source, {place: full(source, place) for place in places}).model, heads)
     for model in (after, before):
         assert_close(hidden(model, "t5"), expected, sums=tiny.SUMS)
     kept = {stack: [a.ids for a in layers] for stack, layers in pruned.config.attentions().items()}
@@ -96,11 +94,11 @@ def test_conversions_and_pruning_commute_without_loss(target: str) -> None:
 
 def test_groups_survive_pruning() -> None:
     """Heads that share a key can go one by one; the key goes with the last of them."""
-    grouped = convert(model_of(BERT), "grouped:kv_heads=2,grouping=consecutive").model
-    pruned = prune(grouped, ["encoder/0/0", "encoder/0/1", "encoder/1/3"])
+    grouped = headjax.convert(model_of(BERT), "grouped:kv_heads=2,grouping=consecutive").model
+    pruned = headjax.prune(grouped, ["encoder/0/0", "encoder/0/1", "encoder/1/3"])
     first, second = pruned.config.attentions()["encoder"]
-    assert first.of is GroupedAttention
+    assert first.of is headjax.GroupedAttention
     assert (first.num_heads, first.kv_heads) == (2, 1)
-    assert second.of is GroupedAttention
+    assert second.of is headjax.GroupedAttention
     assert (second.num_heads, second.kv_heads) == (3, 2)
     assert np.isfinite(hidden(pruned, "bert")).all()

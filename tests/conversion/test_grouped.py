@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.conversion import ToGrouped, convert
-from headjax.nn import GroupedAttention, RotaryHalves, RotaryInterleaved
+import headjax
 from tests import tiny
 from tests.closeness import assert_close
 from tests.conversion.cases import PADDED, ROTARY, attentions, converted_layer, hidden, output
@@ -16,8 +15,8 @@ from tests.nn.formulations import random_params
 @pytest.mark.whole
 def test_fitting_beats_averaging(model) -> None:
     def error(pooling, grouping="consecutive") -> float:
-        target = ToGrouped(kv_heads=2, pooling=pooling, grouping=grouping)
-        return sum(e.relative_error + e.value_error for e in convert(model, target).errors)
+        target = headjax.conversion.ToGrouped(kv_heads=2, pooling=pooling, grouping=grouping)
+        return sum(e.relative_error + e.value_error for e in headjax.convert(model, target).errors)
 
     assert error("fitted", "best") - 1e-6 <= error("fitted") < 0.9 * error("mean")
 
@@ -26,7 +25,7 @@ def test_fitting_beats_averaging(model) -> None:
 def test_heads_that_differ_by_a_rotation_share_without_loss() -> None:
     """With and without rotary embeddings, in groups that the search has to find."""
     generator = np.random.default_rng(0)
-    for rotary in (None, RotaryHalves()):
+    for rotary in (None, headjax.nn.RotaryHalves()):
         source = tiny.model(
             tiny.decoder_config(tiny.layer(tiny.multi_head(rotary=rotary, projection_bias=False))), seed=3
         )
@@ -46,7 +45,7 @@ def test_heads_that_differ_by_a_rotation_share_without_loss() -> None:
         layers = source.params["decoder"]["layers_0_0"] | {"attention": turned}
         source = source.replace(params=source.params | {"decoder": source.params["decoder"] | {"layers_0_0": layers}})
         expected = hidden(source, PADDED)
-        converted, errors = convert(source, ToGrouped(kv_heads=2))
+        converted, errors = headjax.convert(source, headjax.conversion.ToGrouped(kv_heads=2))
         assert attentions(converted)[0].ids == (0, 2, 1, 3)
         assert max(errors[0].relative_error, errors[0].value_error) < 1e-3
         np.testing.assert_allclose(hidden(converted, PADDED), expected, atol=1e-3)
@@ -54,9 +53,9 @@ def test_heads_that_differ_by_a_rotation_share_without_loss() -> None:
 
 ROTATED = {
     "free": tiny.multi_head(2, 4, projection_bias=True),
-    "halves": tiny.multi_head(2, 4, rotary=RotaryHalves(), projection_bias=True),
-    "interleaved": tiny.multi_head(2, 4, rotary=RotaryInterleaved(), projection_bias=False),
-    "part": tiny.multi_head(2, 6, rotary=RotaryInterleaved(dim=2), projection_bias=True),
+    "halves": tiny.multi_head(2, 4, rotary=headjax.nn.RotaryHalves(), projection_bias=True),
+    "interleaved": tiny.multi_head(2, 4, rotary=headjax.nn.RotaryInterleaved(), projection_bias=False),
+    "part": tiny.multi_head(2, 6, rotary=headjax.nn.RotaryInterleaved(dim=2), projection_bias=True),
 }
 
 
@@ -77,15 +76,15 @@ def test_aligned_keys_that_differ_by_a_rotation_share_without_loss(source) -> No
         one = params[name][..., :1, :]
         other = one @ rotation if name.startswith("key") else one
         params[name] = jnp.concatenate([one, other], axis=-2)
-    found = converted_layer(source, params, ToGrouped(kv_heads=1, pooling="aligned"))
+    found = converted_layer(source, params, headjax.conversion.ToGrouped(kv_heads=1, pooling="aligned"))
     assert_close(output(*found), output(source, params), sums=8 * tiny.SUMS)
 
 
 def test_aligned_keys_keep_the_mean_size_of_their_heads() -> None:
     """Rotations turn heads onto each other as far as they can, and the mean of what still differs is not shorter."""
-    source = tiny.multi_head(3, 4, rotary=RotaryHalves(), projection_bias=False)
+    source = tiny.multi_head(3, 4, rotary=headjax.nn.RotaryHalves(), projection_bias=False)
     params = random_params(source)
-    key = converted_layer(source, params, ToGrouped(kv_heads=1, pooling="aligned"))[1]["key"]
+    key = converted_layer(source, params, headjax.conversion.ToGrouped(kv_heads=1, pooling="aligned"))[1]["key"]
     sizes = jnp.linalg.norm(params["key"], axis=(0, 2))
     assert_close(jnp.linalg.norm(key), sizes.mean(), sums=tiny.SUMS)
 
@@ -101,13 +100,13 @@ def test_normalised_keys_are_pooled_before_their_norm(pooling: str) -> None:
         "key": params["key"].at[:, 1].set(3.0 * params["key"][:, 0]),
         "value": params["value"].at[:, 1].set(params["value"][:, 0]),
     }
-    found, weights = converted_layer(QWEN3, alike, ToGrouped(kv_heads=1, pooling=pooling))
-    assert found.of is GroupedAttention
+    found, weights = converted_layer(QWEN3, alike, headjax.conversion.ToGrouped(kv_heads=1, pooling=pooling))
+    assert found.of is headjax.GroupedAttention
     assert (found.kv_heads, found.key_norm, found.query_norm) == (1, QWEN3.key_norm, QWEN3.query_norm)
     assert_close(output(found, weights), output(QWEN3, alike), sums=4 * tiny.SUMS)
-    whole = converted_layer(QWEN3, params, ToGrouped(kv_heads=4, pooling=pooling))
+    whole = converted_layer(QWEN3, params, headjax.conversion.ToGrouped(kv_heads=4, pooling=pooling))
     assert_close(output(*whole), output(QWEN3, params), sums=4 * tiny.SUMS)
-    pooled = converted_layer(QWEN3, params, ToGrouped(kv_heads=1, pooling=pooling))
+    pooled = converted_layer(QWEN3, params, headjax.conversion.ToGrouped(kv_heads=1, pooling=pooling))
     assert float(jnp.abs(output(*pooled) - output(QWEN3, params)).max()) > 1e-2
 
 
@@ -118,7 +117,7 @@ def test_fitted_pooling_of_normalised_keys_counts_heads_alike() -> None:
     params |= {"key": jnp.stack([first, long], axis=1)}
 
     def pooled(pooling: str) -> jax.Array:
-        key = converted_layer(QWEN3, params, ToGrouped(kv_heads=1, pooling=pooling))[1]["key"][:, 0]
+        key = converted_layer(QWEN3, params, headjax.conversion.ToGrouped(kv_heads=1, pooling=pooling))[1]["key"][:, 0]
         return key / jnp.linalg.norm(key)
 
     for pooling, mean in (("fitted", direction(first) + direction(long)), ("mean", first + long)):

@@ -6,20 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.conversion import convert
+import headjax
 from headjax.conversion.calibration import Moments
-from headjax.conversion.latent import ToLatent, _rotated_grams, low_rank
+from headjax.conversion.latent import _rotated_grams, low_rank
 from headjax.conversion.rope import DISTANCES
-from headjax.conversion.target import ConversionInput, Target
-from headjax.core.errors import ConfigError
-from headjax.nn.rotary import RotaryInterleaved
+from headjax.conversion.target import ConversionInput
 from tests import tiny
 from tests.closeness import assert_close
 from tests.conversion.cases import ROTARY
 from tests.hub.directories import LLAMA, model_of
 from tests.nn.formulations import WIDTH, random_params
 
-PART = tiny.multi_head(2, 6, value_dim=3, rotary=RotaryInterleaved(dim=4))
+PART = tiny.multi_head(2, 6, value_dim=3, rotary=headjax.nn.RotaryInterleaved(dim=4))
 
 
 @pytest.mark.whole
@@ -48,7 +46,9 @@ def test_calibration_keeps_the_mean_key_and_lowers_the_error_of_outputs() -> Non
         return float(jnp.square(converted.model(unseen).hidden - model(unseen).hidden).mean())
 
     target = "latent:rank=5"
-    assert difference(convert(model, target, batches=batches)) < 0.8 * difference(convert(model, target))
+    assert difference(headjax.convert(model, target, batches=batches)) < 0.8 * difference(
+        headjax.convert(model, target)
+    )
 
 
 @pytest.mark.parametrize("source", [ROTARY["llama"], tiny.multi_head(2, 4)], ids=["turned", "plain"])
@@ -62,7 +62,7 @@ def test_the_second_criterion_is_the_error_of_keys_and_values(source) -> None:
     moments = Moments(*[inputs.mean(axis=0), covariance] * 2, key_within=covariance)
     root = np.linalg.cholesky(covariance).T
 
-    def cost(target: Target) -> float:
+    def cost(target: headjax.conversion.Target) -> float:
         (found,) = target.convert([ConversionInput(tiny.bound(source, params, WIDTH, WIDTH), moments)], seed=0)
         inner, total = found.params.get("inner", found.params), 0.0
         for name in ("key", "value"):
@@ -71,13 +71,13 @@ def test_the_second_criterion_is_the_error_of_keys_and_values(source) -> None:
             total += float(np.square(of_lost).sum() / np.square(of_all).sum())
         return total
 
-    of_logits, of_keys = map(cost, ToLatent(rank=4).criteria())
+    of_logits, of_keys = map(cost, headjax.conversion.ToLatent(rank=4).criteria())
     assert of_keys < 0.99 * of_logits
 
 
 def test_a_rank_beyond_the_keys_and_values_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^rank:"):
-        ToLatent(rank=17).check(ROTARY["llama"], WIDTH, WIDTH)
+    with pytest.raises(headjax.ConfigError, match=r"^rank:"):
+        headjax.conversion.ToLatent(rank=17).check(ROTARY["llama"], WIDTH, WIDTH)
 
 
 def test_low_rank_is_the_best_of_its_rank() -> None:

@@ -3,19 +3,9 @@
 import numpy as np
 import pytest
 
-from headjax.conversion import Target, ToCollaborative, ToGrouped, ToLatent, convert, parse_target
+import headjax
 from headjax.conversion.model import describe
 from headjax.core import tensors
-from headjax.core.errors import ConfigError
-from headjax.heads.pruning import prune
-from headjax.nn import (
-    CollaborativeAttention,
-    GroupedAttention,
-    LatentAttention,
-    MultiHeadAttention,
-    NoHeadsAttention,
-    RotaryHalves,
-)
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.conversion.cases import EXACT, LOSSY, MODELS, PADDED, attentions, encoder, hidden
@@ -29,7 +19,7 @@ def test_conversions_that_lose_nothing_keep_the_function(name: str) -> None:
     source = build()
     expected = hidden(source, batch)
     for target in EXACT.values():
-        converted, errors = convert(source, target)
+        converted, errors = headjax.convert(source, target)
         assert_close(hidden(converted, batch), expected, sums=tiny.SUMS)
         assert max(max(error.relative_error, error.value_error) for error in errors) < tolerance(tiny.SUMS)
         tensors.check(converted.config.tensors(), converted.params)
@@ -40,7 +30,7 @@ def test_conversions_that_lose_nothing_keep_the_function(name: str) -> None:
 @pytest.mark.parametrize("target", first(2, list(LOSSY)))
 def test_reported_errors_are_those_of_the_logits(model, target: str) -> None:
     """The relative error of every layer, against logits computed for inputs of identity covariance."""
-    converted, errors = convert(model, LOSSY[target])
+    converted, errors = headjax.convert(model, LOSSY[target])
     assert [error.layer for error in errors] == [0, 1]
     for error in errors:
         assert 1e-3 < max(error.relative_error, error.value_error) < 1.2
@@ -51,20 +41,23 @@ def test_reported_errors_are_those_of_the_logits(model, target: str) -> None:
 def test_pruning_and_converting_compose(model, target: str) -> None:
     """Exact targets: both orders give the pruned function. All: the kept heads keep their numbers."""
     removed = ["encoder/0/1", "encoder/0/3", *(f"encoder/1/{head}" for head in range(4))]
-    pruned = prune(model, removed)
-    first, _ = convert(pruned, LOSSY[target])
-    assert attentions(first)[1].of is NoHeadsAttention
+    pruned = headjax.prune(model, removed)
+    first, _ = headjax.convert(pruned, LOSSY[target])
+    assert attentions(first)[1].of is headjax.nn.NoHeadsAttention
     assert sorted(attentions(first)[0].ids) == [0, 2]
-    second = prune(convert(model, LOSSY[target]).model, removed)
+    second = headjax.prune(headjax.convert(model, LOSSY[target]).model, removed)
     assert sorted(attentions(second)[0].ids) == [0, 2]
     assert np.isfinite(hidden(first, PADDED)).all()
     assert np.isfinite(hidden(second, PADDED)).all()
-    exact = {"collaborative": ToCollaborative(shared_dim=8), "grouped": ToGrouped(kv_heads=2)}
+    exact = {
+        "collaborative": headjax.conversion.ToCollaborative(shared_dim=8),
+        "grouped": headjax.conversion.ToGrouped(kv_heads=2),
+    }
     if target in exact:
         expected = hidden(pruned, PADDED)
-        assert_close(hidden(convert(pruned, exact[target]).model, PADDED), expected, sums=tiny.SUMS)
-        full = convert(model, EXACT[target]).model
-        assert_close(hidden(prune(full, removed), PADDED), expected, sums=tiny.SUMS)
+        assert_close(hidden(headjax.convert(pruned, exact[target]).model, PADDED), expected, sums=tiny.SUMS)
+        full = headjax.convert(model, EXACT[target]).model
+        assert_close(hidden(headjax.prune(full, removed), PADDED), expected, sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize(
@@ -84,49 +77,51 @@ def test_pruning_and_converting_compose(model, target: str) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_its_field(model, text: str, field: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{field}"):
-        convert(model, text)
+    with pytest.raises(headjax.ConfigError, match=f"^{field}"):
+        headjax.convert(model, text)
 
 
 @pytest.mark.parametrize("target", [*EXACT.values(), *LOSSY.values()], ids=describe)
-def test_text_and_targets_say_the_same(target: Target) -> None:
-    parsed = parse_target(describe(target))
+def test_text_and_targets_say_the_same(target: headjax.conversion.Target) -> None:
+    parsed = headjax.conversion.parse_target(describe(target))
     assert describe(parsed) == describe(target)
     assert type(parsed) is type(target)
 
 
 def test_only_the_chosen_layers_change_and_each_can_have_its_own_target(model) -> None:
-    one = convert(model, "latent:rank=8", layers=[1]).model
-    assert [attention.of for attention in attentions(one)] == [MultiHeadAttention, LatentAttention]
-    each = convert(model, {("encoder", 0): "latent:rank=4", ("encoder", 1): ToGrouped(kv_heads=2)}).model
-    assert [attention.of for attention in attentions(each)] == [LatentAttention, GroupedAttention]
+    one = headjax.convert(model, "latent:rank=8", layers=[1]).model
+    assert [attention.of for attention in attentions(one)] == [headjax.MultiHeadAttention, headjax.LatentAttention]
+    each = headjax.convert(
+        model, {("encoder", 0): "latent:rank=4", ("encoder", 1): headjax.conversion.ToGrouped(kv_heads=2)}
+    ).model
+    assert [attention.of for attention in attentions(each)] == [headjax.LatentAttention, headjax.GroupedAttention]
 
 
 def test_layers_that_share_parameters_change_together() -> None:
     shared = encoder(name="albert")
-    converted, errors = convert(shared, EXACT["collaborative"], batches=[PADDED])
-    assert [attention.of for attention in attentions(converted)] == [CollaborativeAttention] * 2
+    converted, errors = headjax.convert(shared, EXACT["collaborative"], batches=[PADDED])
+    assert [attention.of for attention in attentions(converted)] == [headjax.CollaborativeAttention] * 2
     assert len(errors) == 1
     assert_close(hidden(converted, PADDED), hidden(shared, PADDED), sums=tiny.SUMS)
 
 
 def test_grouped_layers_are_converted_from_one_key_per_head() -> None:
     source = tiny.model(tiny.decoder_config(tiny.layer(tiny.grouped(4, 2, 4))))
-    converted, _ = convert(source, ToLatent(rank=16))
+    converted, _ = headjax.convert(source, headjax.conversion.ToLatent(rank=16))
     assert_close(hidden(converted, PADDED), hidden(source, PADDED), sums=tiny.SUMS)
 
 
 def test_layers_that_cannot_become_a_target_are_refused_before_any_work() -> None:
     normalised = model_of(CONFIGS["qwen3"])
-    with pytest.raises(ConfigError, match="decoder/0: query_norm:"):
-        convert(normalised, "collaborative:shared_dim=4")
-    turning = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(rotary=RotaryHalves()))))
-    with pytest.raises(ConfigError, match="decoder/0: rotary:"):
-        convert(turning, "collaborative:shared_dim=8")
+    with pytest.raises(headjax.ConfigError, match="decoder/0: query_norm:"):
+        headjax.convert(normalised, "collaborative:shared_dim=4")
+    turning = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(rotary=headjax.nn.RotaryHalves()))))
+    with pytest.raises(headjax.ConfigError, match="decoder/0: rotary:"):
+        headjax.convert(turning, "collaborative:shared_dim=8")
     shared = tiny.model(tiny.decoder_config(tiny.layer(tiny.collaborative())))
-    with pytest.raises(ConfigError, match="decoder/0: attention:"):
-        convert(shared, "latent:rank=8")
-    with pytest.raises(ConfigError, match="to: decoder/3"):
-        convert(turning, {("decoder", 3): "fixed:head_dim=6"})
-    converted = convert(turning, "fixed:head_dim=6").model
+    with pytest.raises(headjax.ConfigError, match="decoder/0: attention:"):
+        headjax.convert(shared, "latent:rank=8")
+    with pytest.raises(headjax.ConfigError, match="to: decoder/3"):
+        headjax.convert(turning, {("decoder", 3): "fixed:head_dim=6"})
+    converted = headjax.convert(turning, "fixed:head_dim=6").model
     assert_close(hidden(converted, PADDED), hidden(turning, PADDED), sums=tiny.SUMS)

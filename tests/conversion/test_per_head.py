@@ -4,9 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.conversion import ToFixed, ToGrouped, convert
-from headjax.core.errors import ConfigError
-from headjax.nn import RotaryHalves
+import headjax
 from tests import tiny
 from tests.closeness import assert_close
 from tests.conversion.cases import PADDED, attentions, converted_layer, hidden
@@ -14,8 +12,8 @@ from tests.nn.formulations import WIDTH, outputs_of, random_inputs, random_param
 
 
 def test_smaller_heads_come_back_from_larger_ones(model, outputs) -> None:
-    larger = convert(model, ToFixed(head_dim=7)).model
-    back = convert(larger, ToFixed(head_dim=4)).model
+    larger = headjax.convert(model, headjax.conversion.ToFixed(head_dim=7)).model
+    back = headjax.convert(larger, headjax.conversion.ToFixed(head_dim=4)).model
     assert [a.head_dim for a in attentions(back)] == [4, 4]
     assert_close(hidden(back, PADDED), outputs, sums=tiny.SUMS)
 
@@ -25,11 +23,11 @@ def test_smaller_heads_come_back_from_larger_ones(model, outputs) -> None:
 )
 def test_heads_beyond_memory_are_refused_by_the_name_of_the_field(model, sizes, field):
     """Before anything is computed, which would end in an error of the memory at large."""
-    with pytest.raises(ConfigError, match=f"0: {field}:"):
-        convert(model, ToFixed(**sizes))
+    with pytest.raises(headjax.ConfigError, match=f"0: {field}:"):
+        headjax.convert(model, headjax.conversion.ToFixed(**sizes))
 
 
-ROTARY = tiny.multi_head(3, 6, rotary=RotaryHalves(base=100.0), value_dim=4)
+ROTARY = tiny.multi_head(3, 6, rotary=headjax.nn.RotaryHalves(base=100.0), value_dim=4)
 
 
 def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:
@@ -40,7 +38,7 @@ def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:
     for head, pair in enumerate(kept):
         mask[head, [*pair, *(number + 3 for number in pair)]] = 1.0
     params |= {"key": params["key"] * mask[None], "key_bias": params["key_bias"] * mask}
-    found, weights = converted_layer(ROTARY, params, ToFixed(head_dim=4, value_dim=4))
+    found, weights = converted_layer(ROTARY, params, headjax.conversion.ToFixed(head_dim=4, value_dim=4))
     assert (found.head_dim, found.frequencies, found.rotary.dim) == (4, kept, 6)
 
     def output(attention, params):
@@ -52,15 +50,15 @@ def test_smaller_heads_that_turn_keep_the_frequencies_of_their_logits() -> None:
 @pytest.mark.parametrize(
     ("target", "fields", "field"),
     [
-        (ToFixed(head_dim=3), {}, "head_dim"),
-        (ToFixed(head_dim=4), {"rotary": RotaryHalves(dim=2)}, "rotary"),
+        (headjax.conversion.ToFixed(head_dim=3), {}, "head_dim"),
+        (headjax.conversion.ToFixed(head_dim=4), {"rotary": headjax.nn.RotaryHalves(dim=2)}, "rotary"),
         (
-            ToGrouped(kv_heads=1),
-            {"head_dim": 2, "rotary": RotaryHalves(dim=4), "frequencies": ((0,), (1,), (1,))},
+            headjax.conversion.ToGrouped(kv_heads=1),
+            {"head_dim": 2, "rotary": headjax.nn.RotaryHalves(dim=4), "frequencies": ((0,), (1,), (1,))},
             "frequencies",
         ),
     ],
 )
 def test_heads_that_turn_and_cannot_shrink_are_refused(target, fields, field) -> None:
-    with pytest.raises(ConfigError, match=f"^{field}:"):
+    with pytest.raises(headjax.ConfigError, match=f"^{field}:"):
         target.check(ROTARY.replace(**fields), WIDTH, WIDTH)

@@ -4,14 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.conversion import ToGrouped, convert
+import headjax
 from headjax.conversion.rope import rotary_keys_of, shared_key
 from headjax.conversion.target import ConversionInput
-from headjax.heads.pruning import prune
-from headjax.models.decode_loop import Greedy
-from headjax.models.generation import generate
-from headjax.nn import CompressedAttention
-from headjax.nn.rotary import RotaryHalves, RotaryInterleaved
 from tests import tiny
 from tests.closeness import assert_close
 from tests.conversion.cases import ROTARY, converted_layer, output
@@ -31,7 +26,7 @@ def test_keys_that_are_complex_multiples_share_without_loss(name) -> None:
         pairs = factor * (one[..., :2] + 1j * one[..., 2:])
         other = np.concatenate([pairs.real, pairs.imag], axis=-1) if part.startswith("key") else one
         params[part] = jnp.asarray(np.stack([one, other], axis=-2), jnp.float32)
-    found, weights = converted_layer(source, params, ToGrouped(kv_heads=1))
+    found, weights = converted_layer(source, params, headjax.conversion.ToGrouped(kv_heads=1))
     assert_close(output(found, weights, inputs), output(source, params, inputs), sums=8 * tiny.SUMS)
 
 
@@ -50,7 +45,7 @@ def cancelling(seed: int) -> dict[str, jnp.ndarray]:
     return params | {"output": {"kernel": jnp.ones((4, 8, WIDTH))}}
 
 
-SLOW = tiny.grouped(4, 4, 8, rotary=RotaryHalves(base=1e6))
+SLOW = tiny.grouped(4, 4, 8, rotary=headjax.nn.RotaryHalves(base=1e6))
 
 
 def logit_error(params, rows, factors) -> float:
@@ -58,7 +53,7 @@ def logit_error(params, rows, factors) -> float:
     keys = rows[:-1, None] * factors
     lost = np.asarray(params["key"]) - np.concatenate([keys.real, keys.imag], axis=-1)
     lost = jnp.broadcast_to(jnp.asarray(lost, jnp.float32).reshape(1, 1, -1, 8), (1, DISTANCES, WIDTH * 4, 8))
-    turned = RotaryHalves(base=1e6)(lost, -jnp.arange(DISTANCES)[None]).reshape(DISTANCES, WIDTH, 4, 8)
+    turned = headjax.nn.RotaryHalves(base=1e6)(lost, -jnp.arange(DISTANCES)[None]).reshape(DISTANCES, WIDTH, 4, 8)
     return float(jnp.square(jnp.einsum("xhd,tyhd->htxy", params["query"], turned)).sum())
 
 
@@ -73,14 +68,14 @@ def test_no_small_change_of_a_shared_key_makes_the_error_smaller() -> None:
         assert logit_error(params, rows, factors + other[0] + 1j * other[1]) > best
 
 
-PART = tiny.multi_head(2, 6, value_dim=3, rotary=RotaryInterleaved(dim=4))
+PART = tiny.multi_head(2, 6, value_dim=3, rotary=headjax.nn.RotaryInterleaved(dim=4))
 
 
 @pytest.mark.parametrize("source", [*ROTARY.values(), PART], ids=[*ROTARY, "part"])
 def test_a_layer_comes_back_at_full_size(source) -> None:
     params = random_params(source)
     found, weights = converted_layer(source, params, f"latent:rank={WIDTH}")
-    assert found.of is CompressedAttention
+    assert found.of is headjax.CompressedAttention
     assert_close(output(found, weights), output(source, params), sums=4 * tiny.SUMS)
 
 
@@ -89,12 +84,12 @@ def test_a_decoder_generates_the_same(family) -> None:
     """At full size, by the cache, with padding on the left, pruned before or after."""
     model = model_of(LLAMA if family == "llama" else CONFIGS["qwen3"])
     width = model.config.width
-    converted = convert(model, f"latent:rank={width}").model
+    converted = headjax.convert(model, f"latent:rank={width}").model
     assert converted.config.attentions()["decoder"][0].module(width, width).cache_size() == width + 1
     prompts = {"input_ids": np.array([[3, 5, 7, 2], [0, 0, 0, 4]]), "attention_mask": np.array([[1] * 4, [0, 0, 0, 1]])}
-    expected = generate(model, prompts, max_new_tokens=6, sampler=Greedy()).tokens
-    np.testing.assert_array_equal(generate(converted, prompts, max_new_tokens=6).tokens, expected)
+    expected = headjax.generate(model, prompts, max_new_tokens=6, sampler=headjax.Greedy()).tokens
+    np.testing.assert_array_equal(headjax.generate(converted, prompts, max_new_tokens=6).tokens, expected)
     heads = ["decoder/0/1", "decoder/1/0", "decoder/1/1"]
     batch = {"input_ids": np.array([[1, 2, 3, 4, 5]])}
-    pruned = prune(converted, heads)
-    assert_close(pruned(batch).logits, prune(model, heads)(batch).logits, sums=8 * tiny.SUMS)
+    pruned = headjax.prune(converted, heads)
+    assert_close(pruned(batch).logits, headjax.prune(model, heads)(batch).logits, sums=8 * tiny.SUMS)

@@ -7,24 +7,24 @@ from typing import Any, Literal
 
 import pytest
 
+import headjax
 from headjax.core.class_names import ClassIndex, class_numbers, reorder, same_classes, tell_nothing
-from headjax.core.errors import ConfigError
-from headjax.core.fields import Amount, Checked, Count, NotNegative, Positive, Rate, Share, Size, read_amount, shown
+from headjax.core.fields import Amount, Checked, Count, NotNegative, Positive, Rate, Share, read_amount, shown
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part(Checked):
     """A config inside another."""
 
-    size: Size = 1
+    size: headjax.nn.Size = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Whole(Checked):
     """One field of every kind."""
 
-    size: Size = 1
-    maybe: Size | None = None
+    size: headjax.nn.Size = 1
+    maybe: headjax.nn.Size | None = None
     count: Count = 0
     positive: Positive = 1.0
     weight: NotNegative = 0.0
@@ -37,7 +37,7 @@ class Whole(Checked):
     choice: Literal["left", "right"] = "left"
     part: Part = Part()
     parts: tuple[Part, ...] = ()
-    sizes: tuple[Size, ...] = ()
+    sizes: tuple[headjax.nn.Size, ...] = ()
     pair: tuple[float, float] = (0.0, 1.0)
     anything: Any = None
     function: Callable[[int], int] = abs
@@ -56,7 +56,7 @@ class Whole(Checked):
 )
 def test_values_out_of_bounds(name, wrong):
     place = f"{name}[1]" if isinstance(wrong, tuple) else name
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(headjax.ConfigError) as error:
         Whole(**{name: wrong})
     assert str(error.value).startswith(f"{place}: ")
     assert len(str(error.value)) < 100
@@ -67,7 +67,7 @@ def test_a_value_is_shown_in_a_few_words():
     assert [shown(value) for value in values.values()] == list(values)
     assert shown("x" * 100) == "a str"
     for name in ("size", "rate"):
-        with pytest.raises(ConfigError, match=f"^{name}: .* an int of 16,610 bits$"):
+        with pytest.raises(headjax.ConfigError, match=f"^{name}: .* an int of 16,610 bits$"):
             Whole(**{name: 10**5000})
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+import headjax
 from headjax.core import programs
-from headjax.core.errors import HeadjaxError
 from headjax.core.programs import one_blas_thread
 from headjax.core.timing import FETCH_EVERY, Losses
 
@@ -68,5 +68,5 @@ def test_the_step_of_a_loss_that_is_not_finite_is_named():
     losses = Losses("a test", 100)
     for step in range(FETCH_EVERY - 1):
         losses.add(jnp.float32(np.nan if step == 7 else 1.0))
-    with pytest.raises(HeadjaxError, match=r"^a test: the loss is nan at step 7, counted from 0$"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^a test: the loss is nan at step 7, counted from 0$"):
         losses.add(jnp.float32(1.0))

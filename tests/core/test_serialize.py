@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.core.errors import ConfigError
+import headjax
 from headjax.core.fields import options_of, unknown_name
 from headjax.core.serialize import dumps, from_data, kind_of, kinds_of, to_data
 from headjax.core.tensors import FanIn, Xavier
-from headjax.models import DecoderConfig, ModelConfig
-from headjax.nn import Kind, MultiHeadAttention
 from headjax.nn.norms import LayerNorm, RMSNorm
 from tests import tiny
 from tests.nn.formulations import FORMULATIONS
@@ -27,7 +25,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_config_survives_json(name):
-    assert from_data(ModelConfig, json.loads(dumps(CONFIGS[name]))) == CONFIGS[name]
+    assert from_data(headjax.ModelConfig, json.loads(dumps(CONFIGS[name]))) == CONFIGS[name]
 
 
 def test_equal_neighbours_are_written_once():
@@ -39,15 +37,15 @@ def test_equal_neighbours_are_written_once():
 def test_every_field_is_written_so_that_defaults_may_change():
     written = to_data(tiny.multi_head())
     assert written["kind"] == "multi_head" == kind_of(tiny.multi_head())
-    assert written.keys() - {"kind"} == options_of(MultiHeadAttention).keys()
+    assert written.keys() - {"kind"} == options_of(headjax.MultiHeadAttention).keys()
 
 
 def test_absent_fields_take_their_defaults_and_layers_may_be_listed_plainly():
     attention = {"kind": "multi_head", "num_heads": 2, "head_dim": 4}
     fields = {"width": 16, "num_layers": 3, "hidden": 8, "vocab_size": 9, "max_length": 4}
-    expected = DecoderConfig(**fields, attention=tiny.multi_head(2))
+    expected = headjax.DecoderConfig(**fields, attention=tiny.multi_head(2))
     for listed in ([attention, {"repeat": 2, "item": attention}], attention):
-        assert from_data(ModelConfig, fields | {"kind": "decoder", "attention": listed}) == expected
+        assert from_data(headjax.ModelConfig, fields | {"kind": "decoder", "attention": listed}) == expected
 
 
 def broken(path: str, value: Any) -> dict[str, Any]:
@@ -76,15 +74,15 @@ def broken(path: str, value: Any) -> dict[str, Any]:
     ],
 )
 def test_what_cannot_become_a_config_is_one_line_that_names_the_field(path, value, field):
-    with pytest.raises(ConfigError) as error:
-        from_data(ModelConfig, broken(path, value))
+    with pytest.raises(headjax.ConfigError) as error:
+        from_data(headjax.ModelConfig, broken(path, value))
     assert str(error.value).startswith(f"config.{field}: ")
     assert "\n" not in str(error.value)
 
 
 def test_the_nearest_of_the_known_names_is_offered():
-    assert unknown_name("kind", "multihead", kinds_of(Kind)).endswith("did you mean 'multi_head'?")
-    assert unknown_name("kind", "layer_norm", kinds_of(Kind)).endswith(", ".join(kinds_of(Kind)))
+    assert unknown_name("kind", "multihead", kinds_of(headjax.Kind)).endswith("did you mean 'multi_head'?")
+    assert unknown_name("kind", "layer_norm", kinds_of(headjax.Kind)).endswith(", ".join(kinds_of(headjax.Kind)))
 
 
 @given(
@@ -97,5 +95,5 @@ def test_the_nearest_of_the_known_names_is_offered():
     )
 )
 def test_any_json_is_a_config_or_a_config_error(data):
-    with pytest.raises(ConfigError):
-        from_data(ModelConfig, data)
+    with pytest.raises(headjax.ConfigError):
+        from_data(headjax.ModelConfig, data)

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from headjax.heads.head_id import HeadId
+import headjax
 from headjax.heads.learned_gates import LearnedGates
 from headjax.heads.reconstruct import LayerRepair, Reconstruction
 from headjax.heads.scoring import DESCRIPTIONS, Scores
 from headjax.shrinking.choice import Choice, Point, Prices, Shrunk
 from tests import tiny
 
-HEADS = tuple(HeadId(f"some.{'long.' * 9}path.*.attn", layer, head) for layer in range(9) for head in range(99))
+HEADS = tuple(headjax.HeadId(f"some.{'long.' * 9}path.*.attn", layer, head) for layer in range(9) for head in range(99))
 MODEL = tiny.model(tiny.decoder_config())
 VALUES = dict.fromkeys(HEADS, 0.5)
 ARRAY = np.zeros((3, 400))

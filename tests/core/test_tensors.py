@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from headjax.core.errors import ParameterError
+import headjax
 from headjax.core.tensors import (
     Constant,
     FanIn,
     Normal,
-    Ones,
     SlicedXavier,
     TruncatedNormal,
     Xavier,
@@ -21,19 +20,18 @@ from headjax.core.tensors import (
     fan_out,
     initialize,
     stack_weight,
-    weight,
 )
 from headjax.nn.projections import FeedForward
 from tests.closeness import assert_trees_equal
 
 TENSORS = {
     "attention": {
-        "query": weight((6, 4, 3), ("embed", "heads", "head_dim")),
-        "output": weight((4, 3, 6), ("heads", "head_dim", "embed"), inputs=(0, 1)),
-        "bias": weight((6,), ("embed",), Zeros()),
+        "query": headjax.nn.weight((6, 4, 3), ("embed", "heads", "head_dim")),
+        "output": headjax.nn.weight((4, 3, 6), ("heads", "head_dim", "embed"), inputs=(0, 1)),
+        "bias": headjax.nn.weight((6,), ("embed",), Zeros()),
     },
     "empty": {},
-    "scale": weight((), (), Constant(2.0), inputs=()),
+    "scale": headjax.nn.weight((), (), Constant(2.0), inputs=()),
 }
 DRAWN = initialize(TENSORS, jax.random.key(0), Normal(1.0))
 
@@ -46,7 +44,7 @@ def test_each_tensor_takes_its_own_initialiser_and_randomness():
     assert abs(np.corrcoef(query.ravel(), output.ravel())[0, 1]) < 0.4
     other = initialize(TENSORS, jax.random.key(1), Normal(1.0))["attention"]["query"]
     assert not np.allclose(other, query)
-    more = initialize({"before": weight((2,), ("embed",)), **TENSORS}, jax.random.key(0), Normal(1.0))
+    more = initialize({"before": headjax.nn.weight((2,), ("embed",)), **TENSORS}, jax.random.key(0), Normal(1.0))
     assert_trees_equal({path: array for path, array in more.items() if path != "before"}, DRAWN)
 
 
@@ -72,12 +70,12 @@ def replaced(path: str, array: object) -> dict[str, object]:
 )
 def test_check_names_the_array_that_does_not_fit(path, array, named):
     check(TENSORS, DRAWN)
-    with pytest.raises(ParameterError, match=f"^{named}: "):
+    with pytest.raises(headjax.ParameterError, match=f"^{named}: "):
         check(TENSORS, replaced(path, array))
 
 
-QUERY = weight((64, 8, 16), ("embed", "heads", "head_dim"))
-OUTPUT = weight((8, 16, 64), ("heads", "head_dim", "embed"), inputs=(0, 1))
+QUERY = headjax.nn.weight((64, 8, 16), ("embed", "heads", "head_dim"))
+OUTPUT = headjax.nn.weight((8, 16, 64), ("heads", "head_dim", "embed"), inputs=(0, 1))
 
 CUT = 0.87962566  # standard deviation of a unit Gaussian cut at +-2
 
@@ -112,7 +110,7 @@ def test_bounds_constants_and_the_key():
     assert np.abs(draw(TruncatedNormal(0.02), QUERY)).max() <= 0.04
     limit = np.sqrt(6.0 / (64 + 128))
     assert 0.99 * limit < np.abs(draw(Xavier(), QUERY)).max() <= limit
-    for initializer, value in ((Zeros(), 0.0), (Ones, 1.0), (Constant(-0.5), -0.5)):
+    for initializer, value in ((Zeros(), 0.0), (headjax.nn.Ones, 1.0), (Constant(-0.5), -0.5)):
         np.testing.assert_array_equal(draw(initializer, QUERY, dtype=jnp.bfloat16), value)
     np.testing.assert_array_equal(draw(Normal(), QUERY, 1), draw(Normal(), QUERY, 1))
     assert not np.allclose(draw(Normal(), QUERY, 1), draw(Normal(), QUERY, 2))
@@ -120,11 +118,11 @@ def test_bounds_constants_and_the_key():
 
 def test_sliced_xavier_draws_the_large_layers_spread():
     """One of 4 heads of width 64: the large query is 64 x 64, the small one 64 x 16."""
-    tensor, key = weight((64, 1, 16), ("embed", "heads", "head_dim")), jax.random.key(3)
+    tensor, key = headjax.nn.weight((64, 1, 16), ("embed", "heads", "head_dim")), jax.random.key(3)
     small, sliced = Xavier(), SlicedXavier(slices=4)
     assert np.abs(small(key, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 80), rel=0.01)
     assert np.abs(sliced(key, tensor, np.float32)).max() == pytest.approx(np.sqrt(6 / 128), rel=0.01)
     down = FeedForward(64, 32).down
     assert np.abs(sliced(key, down, np.float32)).max() == pytest.approx(np.sqrt(6 / 192), rel=0.01)
-    table = weight((50, 64), ("vocabulary", "embed"))
+    table = headjax.nn.weight((50, 64), ("vocabulary", "embed"))
     np.testing.assert_array_equal(sliced(key, table, np.float32), small(key, table, np.float32))

@@ -6,16 +6,15 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.serialize import from_data, kind, to_data
-from headjax.data import TASKS, DataConfig, TaskSpec
 from headjax.data.examples import MeasureSpec
 from headjax.data.forms import Encoded, SequenceForm
 from headjax.data.forms.form import text
 from headjax.data.prepare import prepare
-from headjax.data.stream import evaluation_batches, train_iterator
+from headjax.data.stream import train_iterator
 from headjax.evaluation.measures import Classes
 from headjax.evaluation.task import measure_of
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.data.vocabulary import write_lines
 
 
@@ -45,7 +44,7 @@ class ParityForm(SequenceForm):
         return MeasureSpec("classes", {"names": self.label_names, "chosen": tuple(metrics) or ("accuracy",)})
 
 
-SPEC = TaskSpec(name="parity", form=ParityForm(), vocabulary="bpe", metrics=("accuracy", "f1"))
+SPEC = headjax.data.TaskSpec(name="parity", form=ParityForm(), vocabulary="bpe", metrics=("accuracy", "f1"))
 
 
 @pytest.fixture
@@ -56,14 +55,16 @@ def file(tmp_path):
 
 
 def test_memory_and_shards_give_the_same_examples(file, tmp_path, monkeypatch):
-    monkeypatch.setitem(TASKS, SPEC.name, SPEC)
-    config = from_data(DataConfig, to_data(DataConfig(task=f"parity:{file}", tokenizer="bytes")))
+    monkeypatch.setitem(headjax.data.TASKS, SPEC.name, SPEC)
+    config = from_data(
+        headjax.data.DataConfig, to_data(headjax.data.DataConfig(task=f"parity:{file}", tokenizer="bytes"))
+    )
     memory = config.load()
     assert 100 < len(memory.train) < len(memory.train) + len(memory.validation) == 120
-    prepare(SPEC.name, SPEC.form, config.open().rows, byte_tokenizer(), tmp_path / "shards", shard_bytes=300)
-    stored = DataConfig(task=f"parity:{tmp_path / 'shards'}").load()
+    prepare(SPEC.name, SPEC.form, config.open().rows, headjax.byte_tokenizer(), tmp_path / "shards", shard_bytes=300)
+    stored = headjax.data.DataConfig(task=f"parity:{tmp_path / 'shards'}").load()
     for one, two in zip(
-        evaluation_batches(memory.validation, 4), evaluation_batches(stored.validation, 4), strict=True
+        headjax.evaluation_batches(memory.validation, 4), headjax.evaluation_batches(stored.validation, 4), strict=True
     ):
         assert one.keys() == two.keys() == {"input_ids", "attention_mask", "labels"}
         for name in one:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.core.errors import DataError
+import headjax
 from headjax.data.files import library_sources
 from headjax.data.rows import (
     RowSource,
@@ -111,5 +111,5 @@ def test_both_sides_have_text_however_small_it_is(count, fraction):
     ],
 )
 def test_text_that_cannot_be_split(text, said):
-    with pytest.raises(DataError, match=f"^name: {said}"):
+    with pytest.raises(headjax.DataError, match=f"^name: {said}"):
         split([document("name", text)], 0.5)

@@ -7,11 +7,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from headjax.core.errors import DataError
+import headjax
 from headjax.data.files import find_files, whole_text
 from headjax.data.tables import table_rows
 from headjax.storage.files import read_lines, read_text
-from headjax.storage.paths import path_of
+from tests.buckets import path_of
 
 
 def read_all(path):
@@ -55,15 +55,15 @@ def test_bad_files_are_named(tmp_path, content, place):
     file = tmp_path / "bad.txt"
     file.write_bytes(content)
     for path in (file, tmp_path, tmp_path / "*.txt"):
-        with pytest.raises(DataError, match=f"^{file}: {place}"):
+        with pytest.raises(headjax.DataError, match=f"^{file}: {place}"):
             read_all(path)
-    with pytest.raises(DataError, match=f"^{file}: {place}"):
+    with pytest.raises(headjax.DataError, match=f"^{file}: {place}"):
         list(read_lines(file))
 
 
 def test_paths_without_text_are_named(tmp_path):
     for path in (tmp_path / "missing.txt", tmp_path / "*.txt", tmp_path):
-        with pytest.raises(DataError, match=f"^{re.escape(str(path))}: "):
+        with pytest.raises(headjax.DataError, match=f"^{re.escape(str(path))}: "):
             read_all(path)
 
 
@@ -84,5 +84,5 @@ def test_files_of_a_bucket_are_found_and_read(bucket, tmp_path):
     for name in ("t.csv", "t.parquet"):
         (row,) = table_rows(f"{bucket}/{name}", {"text": "text", "label": "label"})
         assert row.values == {"text": "a film", "label": "1"}
-    with pytest.raises(DataError, match=rf"^{bucket}/none.txt: "):
+    with pytest.raises(headjax.DataError, match=rf"^{bucket}/none.txt: "):
         find_files(f"{bucket}/none.txt")

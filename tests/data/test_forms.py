@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headjax.core.errors import DataError
+import headjax
 from headjax.data.forms import ImageForm, LabelledForm, LanguageForm, SimilarityForm, TranslationForm
 from headjax.data.forms.language import pack
 from headjax.data.rows import Row
@@ -21,7 +21,7 @@ def test_a_vocabulary_is_learned_from_all_texts_of_a_row():
     single = Row("line 2", {"text": "a film", "label": 1})
     assert list(LabelledForm().texts(single)) == ["a film"]
     assert set(LabelledForm().wanted) == {"text", "label"}
-    with pytest.raises(DataError, match=r"^tokenizer: "):
+    with pytest.raises(headjax.DataError, match=r"^tokenizer: "):
         load_rows(LabelledForm(), {"validation": [single]}, None, {})
     assert set(LabelledForm(pairs=True).wanted) == set(SimilarityForm().wanted) == {"text", "second", "label"}
 
@@ -115,5 +115,5 @@ def test_images():
     (record,) = plain.encode(None, [grey], "train", (0,)).records
     np.testing.assert_array_equal(record["image"], np.repeat(pixels[..., :1], 3, axis=2))
     for values in ({"label": "cow"}, {"label": 2}, {"label": 0.5}, {"image": pixels[..., :2]}):
-        with pytest.raises(DataError, match=r"^a\.png: "):
+        with pytest.raises(headjax.DataError, match=r"^a\.png: "):
             plain.encode(None, [Row("a.png", dict(row.values) | values)], "train", (0,))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headjax.data import DataConfig
-from headjax.data.stream import evaluation_batches, train_iterator
+import headjax
+from headjax.data.stream import train_iterator
 from tests.data.images import write_mnist
 from tests.data.squad import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import write_lines, write_vocabulary
@@ -97,13 +97,13 @@ def digest_of(data, batch_size=3, steps=4):
     iterator = train_iterator(data.train, batch_size, 1)
     # A window's number is of use where answers are read off, which is on the examples to evaluate on.
     train = [{name: array for name, array in next(iterator).items() if name != "window"} for _ in range(steps)]
-    parts = digest(train), digest(evaluation_batches(data.validation, batch_size))
+    parts = digest(train), digest(headjax.evaluation_batches(data.validation, batch_size))
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
 def read(name, root, monkeypatch):
     monkeypatch.chdir(root)
-    return DataConfig(**TASKS[name]).load()
+    return headjax.data.DataConfig(**TASKS[name]).load()
 
 
 GOLDEN = {

@@ -7,8 +7,6 @@ import re
 import pytest
 
 import headjax
-from headjax.core.errors import DataError
-from headjax.data import DataConfig
 from headjax.data.files import find_files
 from headjax.hub.either import read_model
 from headjax.hub.importing import DEMO
@@ -63,7 +61,7 @@ def test_files_are_found_and_those_alone_are_downloaded(films, tmp_path):
 
 
 def test_tables_and_tasks(films):
-    rows = DataConfig(task=f"sst2:{films}").open().rows
+    rows = headjax.data.DataConfig(task=f"sst2:{films}").open().rows
     assert {split: len([*some.rows()]) for split, some in rows.items()} == {"train": 9, "validation": 1}
 
 
@@ -80,7 +78,7 @@ NO_FILES = ("hf://datasets/me/films/x.txt", "hf://datasets/me/films/*.xml")
     ],
 )
 def test_what_is_not_there(films, path, place):
-    with pytest.raises(DataError, match=f"^{place}"):
+    with pytest.raises(headjax.DataError, match=f"^{place}"):
         find_files(path)
 
 
@@ -90,5 +88,5 @@ def test_a_model_is_read_without_its_pickle_and_a_task_names_its_files(films, tm
     assert not [*tmp_path.rglob("*.bin")]
     assert headjax.load_task(f"text:{films}/deep", model, length=8, split="all").count() == 1
     for read in (headjax.from_huggingface, read_model):
-        with pytest.raises(DataError, match=r"^hf://me/none: cannot be downloaded"):
+        with pytest.raises(headjax.DataError, match=r"^hf://me/none: cannot be downloaded"):
             read("hf://me/none")

@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from headjax.core.errors import ConfigError, DataError
+import headjax
 from headjax.core.serialize import from_data, to_data
-from headjax.data import DataConfig
 from headjax.data.files import pixels, read_idx
-from headjax.evaluation.specs import load_task
-from headjax.evaluation.task import measure_task
-from headjax.models.tasks import Classification
-from headjax.models.vision import VisionConfig
 from tests.closeness import assert_close
 from tests.data.images import idx, write_mnist
 from tests.tiny import model, multi_head
@@ -31,10 +26,10 @@ def test_mnist_is_pixels_and_labels_and_found_under_the_root(tmp_path, monkeypat
     (tmp_path / "mnist").mkdir()
     folder = write_mnist(tmp_path / "mnist")
     monkeypatch.setenv("HEADJAX_DATA", str(tmp_path))
-    data = DataConfig(task="mnist", form={"mean": (0.5,), "deviation": (0.5,)}).load()
+    data = headjax.data.DataConfig(task="mnist", form={"mean": (0.5,), "deviation": (0.5,)}).load()
     assert (len(data.train), len(data.validation)) == (12, 12)
     assert data.tokenizer is None
-    plain = DataConfig(task="mnist")
+    plain = headjax.data.DataConfig(task="mnist")
     assert plain.for_classes(("a", "b")) == plain  # whose classes have no other order
     row = data.train[3]
     pixels = read_idx(folder / "train-images-idx3-ubyte.gz")
@@ -42,10 +37,10 @@ def test_mnist_is_pixels_and_labels_and_found_under_the_root(tmp_path, monkeypat
     assert_close(row["pixel_values"][0], pixels[3] / 127.5 - 1.0, sums=4)
     assert row["labels"] == read_idx(folder / "train-labels-idx1-ubyte.gz")[3]
     assert data.info["labels"] == ["0", "1"]
-    with pytest.raises(DataError, match=rf"^{tmp_path}: "):
-        DataConfig(task=f"mnist:{tmp_path}").load()
-    with pytest.raises(ConfigError, match=r"^form.deviation"):
-        DataConfig(task="mnist", form={"deviation": (0.0,)}).load()
+    with pytest.raises(headjax.DataError, match=rf"^{tmp_path}: "):
+        headjax.data.DataConfig(task=f"mnist:{tmp_path}").load()
+    with pytest.raises(headjax.ConfigError, match=r"^form.deviation"):
+        headjax.data.DataConfig(task="mnist", form={"deviation": (0.0,)}).load()
 
 
 @pytest.mark.parametrize(
@@ -61,8 +56,8 @@ def test_mnist_is_pixels_and_labels_and_found_under_the_root(tmp_path, monkeypat
 )
 def test_broken_files_of_mnist(tmp_path, name, data, said):
     (write_mnist(tmp_path) / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
-    with pytest.raises(DataError, match=rf"^{tmp_path}/{name.removesuffix('labels-idx1-ubyte')}{said}"):
-        DataConfig(task=f"mnist:{tmp_path}").load()
+    with pytest.raises(headjax.DataError, match=rf"^{tmp_path}/{name.removesuffix('labels-idx1-ubyte')}{said}"):
+        headjax.data.DataConfig(task=f"mnist:{tmp_path}").load()
 
 
 CLASSES = ("apple", "bear", "cat", "dog", "eel", "fox")
@@ -84,8 +79,10 @@ def folder(tmp_path_factory):
 def test_folders_of_images(folder):
     for hidden in (folder / "train" / ".ipynb_checkpoints", folder / "val" / "eel" / "._one.png"):
         hidden.mkdir()  # what editors and systems leave behind
-    config = DataConfig(task=f"images:{folder}", form={"size": 14, "mean": [0.5] * 3, "deviation": [0.5] * 3})
-    assert from_data(DataConfig, to_data(config)) == config
+    config = headjax.data.DataConfig(
+        task=f"images:{folder}", form={"size": 14, "mean": [0.5] * 3, "deviation": [0.5] * 3}
+    )
+    assert from_data(headjax.data.DataConfig, to_data(config)) == config
     data = config.load()
     assert data.info["labels"] == list(CLASSES)
     row = data.validation[4]
@@ -98,16 +95,19 @@ def test_folders_of_images(folder):
 
 
 def test_top1_and_top5(folder, tmp_path):
-    config = VisionConfig(
+    config = headjax.VisionConfig(
         attention=multi_head(), hidden=16, image_size=14, patch_size=7, width=16, num_layers=1,
-        task=Classification(classes=6),
+        task=headjax.tasks.Classification(classes=6),
     )  # fmt: skip
     vision = model(config)
-    found = measure_task(vision, load_task(f"images:{folder}", vision), batch_size=4)
+    found = headjax.measure_task(vision, headjax.load_task(f"images:{folder}", vision), batch_size=4)
     alone = shutil.copytree(folder / "val", tmp_path / "validation").parent
-    assert measure_task(vision, load_task(f"images:{alone}", vision), batch_size=4).metrics == found.metrics
-    with pytest.raises(DataError, match="one split only"):
-        load_task(f"images:{alone}", vision, split="train")
+    assert (
+        headjax.measure_task(vision, headjax.load_task(f"images:{alone}", vision), batch_size=4).metrics
+        == found.metrics
+    )
+    with pytest.raises(headjax.DataError, match="one split only"):
+        headjax.load_task(f"images:{alone}", vision, split="train")
     assert found.examples == 6
     assert set(found.metrics) == {"loss", "accuracy", "macro_f1", "matthews", "top5_accuracy"}
     assert found.metrics["top5_accuracy"] == pytest.approx(5 / 6)  # equal images but for their brightness
@@ -115,11 +115,11 @@ def test_top1_and_top5(folder, tmp_path):
 
 def test_folders_that_do_not_fit(tmp_path):
     def refused(said):
-        with pytest.raises(DataError, match=said):
-            DataConfig(task=f"images:{tmp_path}").load()
+        with pytest.raises(headjax.DataError, match=said):
+            headjax.data.DataConfig(task=f"images:{tmp_path}").load()
 
-    with pytest.raises(DataError, match=rf"^{tmp_path}/none: "):
-        DataConfig(task=f"images:{tmp_path}/none").load()
+    with pytest.raises(headjax.DataError, match=rf"^{tmp_path}/none: "):
+        headjax.data.DataConfig(task=f"images:{tmp_path}/none").load()
     refused(rf"^{tmp_path}: .*train")
     (tmp_path / "train" / "a").mkdir(parents=True)
     (tmp_path / "val" / "b").mkdir(parents=True)
@@ -128,6 +128,6 @@ def test_folders_that_do_not_fit(tmp_path):
     refused("val: its 1 folders")
     (tmp_path / "val" / "b").rename(tmp_path / "val" / "a")
     (tmp_path / "val" / "a" / "one.png").write_bytes(b"no image")
-    data = DataConfig(task=f"images:{tmp_path}").load()
-    with pytest.raises(DataError, match=r"one\.png: not an image"):
+    data = headjax.data.DataConfig(task=f"images:{tmp_path}").load()
+    with pytest.raises(headjax.DataError, match=r"one\.png: not an image"):
         data.validation[0]

@@ -5,17 +5,15 @@ import json
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.class_names import sorted_names
-from headjax.core.errors import DataError
-from headjax.data import DataConfig
-from headjax.data.stream import evaluation_batches
 from tests.data.making import labels
 from tests.data.vocabulary import WORDS, write_lines
 
 
 def judged(path, task="classification", **fields):
     """All rows of a table, to evaluate on."""
-    return DataConfig(task=f"{task}:{path}", whole=True, **fields)
+    return headjax.data.DataConfig(task=f"{task}:{path}", whole=True, **fields)
 
 
 def numbered(*columns):
@@ -33,7 +31,7 @@ def tables(tmp_path):
 
 
 def test_classes_are_numbered_and_rows_padded(tables, wordpiece):
-    data = DataConfig(**tables).load(wordpiece)
+    data = headjax.data.DataConfig(**tables).load(wordpiece)
     assert labels(data.train) == [1, 0, 1]
     assert labels(data.validation) == [1, 0]
     row = data.train[0]
@@ -49,10 +47,10 @@ def test_classes_are_numbered_and_rows_padded(tables, wordpiece):
 
 
 def test_classes_in_a_given_order_and_numbers_in_their_own(tables, tmp_path, wordpiece):
-    data = DataConfig(**tables, classes=("pos", "neg")).load(wordpiece)
+    data = headjax.data.DataConfig(**tables, classes=("pos", "neg")).load(wordpiece)
     assert labels(data.validation) == [0, 1]
-    with pytest.raises(DataError, match=r"train.tsv: row 3: .*'neg'"):
-        DataConfig(**tables, classes=("pos",)).load(wordpiece)
+    with pytest.raises(headjax.DataError, match=r"train.tsv: row 3: .*'neg'"):
+        headjax.data.DataConfig(**tables, classes=("pos",)).load(wordpiece)
     path = write_lines(tmp_path / "a.tsv", "sentence\tlabel", *(f"film {i}\t{i}" for i in range(11)))
     data = judged(path).load(wordpiece)
     assert labels(data.validation) == list(range(11))
@@ -77,7 +75,7 @@ def test_rows_without_a_label_are_left_out_and_counted(tmp_path, wordpiece, labe
     assert labels(named.load(wordpiece).validation) == [2, 0, 1, 0]
     write_lines(path, "sentence\tlabel", f"dull\t{label}")
     for classes in ((), ("0", "1")):
-        with pytest.raises(DataError, match=r"a\.tsv: .*label"):
+        with pytest.raises(headjax.DataError, match=r"a\.tsv: .*label"):
             judged(path, classes=classes).load(wordpiece)
 
 
@@ -122,13 +120,13 @@ def test_rows_with_the_same_first_text_are_held_out_together(tmp_path, wordpiece
     rows = [f"film {i}\tfun {j}\t{j}" for i in range(60) for j in range(3)]
     path = write_lines(tmp_path / "a.tsv", "sentence\tother\tlabel", *rows)
     columns = numbered("sentence", "other", "label")
-    config = DataConfig(task=f"pairs:{path}", columns=columns, validation_fraction=0.3)
+    config = headjax.data.DataConfig(task=f"pairs:{path}", columns=columns, validation_fraction=0.3)
     train, validation = ([*source.rows()] for source in config.open().rows.values())
     assert 0.15 < len(validation) / len(rows) < 0.45
     assert len(train) + len(validation) == len(rows)
     assert not {row.values["text"] for row in train} & {row.values["text"] for row in validation}
     write_lines(path, "sentence\tother\tlabel", *rows[:3])
-    with pytest.raises(DataError, match=r"a.tsv: "):
+    with pytest.raises(headjax.DataError, match=r"a.tsv: "):
         config.open()
 
 
@@ -139,7 +137,7 @@ def test_the_second_text_of_a_pair_may_be_blank(tmp_path, wordpiece):
     words = ["[CLS]", "good", "film", "[SEP]", "[SEP]", "[PAD]"]
     assert data.validation[0]["input_ids"][:6].tolist() == [WORDS.index(word) for word in words]
     write_lines(path, "sentence\tother\tlabel", "\tgood film\t0")
-    with pytest.raises(DataError, match=r"a.tsv: row 2: sentence is blank"):
+    with pytest.raises(headjax.DataError, match=r"a.tsv: row 2: sentence is blank"):
         judged(path, columns=numbered("sentence", "other", "label")).load(wordpiece)
 
 
@@ -147,14 +145,14 @@ def test_regression_and_its_padding(tmp_path, wordpiece):
     path = write_lines(tmp_path / "a.csv", "good film,fun,2.5", "bad,dull,0")
     columns = numbered("0", "1", "2")
     data = judged(path, "regression", columns=columns, form={"scale": 5.0}).load(wordpiece)
-    (batch,) = evaluation_batches(data.validation, 3)
+    (batch,) = headjax.evaluation_batches(data.validation, 3)
     np.testing.assert_array_equal(batch["labels"], np.float32([0.5, 0.0, np.nan]))
     np.testing.assert_array_equal(batch["attention_mask"][2], 0)
     pairs = judged(path, "similarity", columns=columns).load(wordpiece).validation
     assert pairs[0]["segment_ids"].tolist() == [1, 1, 1, 1, 2, 2, 2, 0]
     for text in ("x", "inf"):
         write_lines(path, "good,fun,1", f"bad,dull,{text}")
-        with pytest.raises(DataError, match=rf"a.csv: row 2: the label '{text}'"):
+        with pytest.raises(headjax.DataError, match=rf"a.csv: row 2: the label '{text}'"):
             judged(path, "regression", columns=columns).load(wordpiece)
 
 
@@ -164,13 +162,13 @@ def test_glue_layouts(tmp_path, wordpiece, monkeypatch):
     for name in ("train", "dev"):
         write_lines(folder / f"{name}.tsv", "index\tsentence1\tsentence2\tlabel", "0\ta film\tfun\tnot_entailment")
     monkeypatch.setenv("HEADJAX_DATA", str(tmp_path))
-    data = DataConfig(task="rte").load(wordpiece)
+    data = headjax.data.DataConfig(task="rte").load(wordpiece)
     assert labels(data.validation) == [1]
-    assert DataConfig(task=f"rte:{folder}").load(wordpiece).info == data.info
-    with pytest.raises(DataError, match=r"HEADJAX_DATA .*glue/CoLA"):
-        DataConfig(task="cola").load(wordpiece)
+    assert headjax.data.DataConfig(task=f"rte:{folder}").load(wordpiece).info == data.info
+    with pytest.raises(headjax.DataError, match=r"HEADJAX_DATA .*glue/CoLA"):
+        headjax.data.DataConfig(task="cola").load(wordpiece)
     monkeypatch.delenv("HEADJAX_DATA")
-    with pytest.raises(DataError, match=r"^mnli: .*HEADJAX_DATA"):
-        DataConfig(task="mnli").load(wordpiece)
-    with pytest.raises(DataError, match=r"^task: .*'sst-2'; did you mean 'sst2'"):
-        DataConfig(task="sst-2").load(wordpiece)
+    with pytest.raises(headjax.DataError, match=r"^mnli: .*HEADJAX_DATA"):
+        headjax.data.DataConfig(task="mnli").load(wordpiece)
+    with pytest.raises(headjax.DataError, match=r"^task: .*'sst-2'; did you mean 'sst2'"):
+        headjax.data.DataConfig(task="sst-2").load(wordpiece)

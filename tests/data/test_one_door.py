@@ -6,15 +6,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+import headjax
 from headjax.commands.own_data import infer_task
-from headjax.core.errors import HeadjaxError
-from headjax.data import DataConfig
 from headjax.evaluation.predictions import read_inputs
-from headjax.evaluation.specs import load_task
-from headjax.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, VisionConfig
-from headjax.models.new_task import with_task
-from headjax.models.tasks import Classification, MultiLabel, NoTask, Regression, Span, TokenClassification
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.data.images import write_folders
 from tests.data.squad import SHORT, write_squad
@@ -32,14 +26,17 @@ LABELS = {
     "multi_label": [{"text": one["text"], "labels": ["a", "b"][: i % 3]} for i, one in enumerate(FILMS)],
     "translation": [{"source": f"one {i}", "target": f"eins {i}"} for i in range(COUNT)],
 }
-YES, FILM = Classification(classes=2, names=("no", "yes")), Classification(classes=2, names=("bad", "good"))
+YES, FILM = (
+    headjax.tasks.Classification(classes=2, names=("no", "yes")),
+    headjax.tasks.Classification(classes=2, names=("bad", "good")),
+)
 OUTPUTS = {
     "classification": FILM,
     "pairs": YES,
-    "regression": Regression(),
-    "multi_label": MultiLabel(classes=2, names=("a", "b")),
-    "tokens": TokenClassification(classes=2, names=("B-X", "O")),
-    "questions": Span(),
+    "regression": headjax.tasks.Regression(),
+    "multi_label": headjax.tasks.MultiLabel(classes=2, names=("a", "b")),
+    "tokens": headjax.tasks.TokenClassification(classes=2, names=("B-X", "O")),
+    "questions": headjax.tasks.Span(),
 }
 """Outputs of encoders by form."""
 
@@ -48,14 +45,20 @@ def model_of(form, wordpiece):
     """A model for a form, without parameters, which are not read here."""
     sizes = {"attention": tiny.multi_head(), "hidden": 16, "width": 16, "num_layers": 1}
     if form == "images":
-        return Model(VisionConfig(image_size=8, patch_size=4, task=FILM, **sizes), {})
+        return headjax.Model(headjax.VisionConfig(image_size=8, patch_size=4, task=FILM, **sizes), {})
     if form == "translation":
-        return Model(EncoderDecoderConfig(vocab_size=257, **sizes), {}, tokenizer=byte_tokenizer())
+        return headjax.Model(
+            headjax.EncoderDecoderConfig(vocab_size=257, **sizes), {}, tokenizer=headjax.byte_tokenizer()
+        )
     if form == "text":
-        return Model(DecoderConfig(vocab_size=257, max_length=64, **sizes), {}, tokenizer=byte_tokenizer())
-    config = EncoderConfig(vocab_size=wordpiece.vocab_size, max_length=256, task=NoTask(), **sizes)
-    bare = Model(config, {}, tokenizer=wordpiece)
-    return bare.replace(config=with_task(bare, OUTPUTS[form]).config) if form in OUTPUTS else bare
+        return headjax.Model(
+            headjax.DecoderConfig(vocab_size=257, max_length=64, **sizes), {}, tokenizer=headjax.byte_tokenizer()
+        )
+    config = headjax.EncoderConfig(
+        vocab_size=wordpiece.vocab_size, max_length=256, task=headjax.tasks.NoTask(), **sizes
+    )
+    bare = headjax.Model(config, {}, tokenizer=wordpiece)
+    return bare.replace(config=headjax.with_task(bare, OUTPUTS[form]).config) if form in OUTPUTS else bare
 
 
 def write(folder, form, kind):
@@ -98,11 +101,11 @@ CASES = [
 @pytest.mark.parametrize(("form", "kind"), CASES)
 def test_every_command_takes_every_file(form, kind, tmp_path, wordpiece):
     path, model = write(tmp_path, form, kind), model_of(form, wordpiece)
-    assert load_task(path, model).data.info["form"] == form
+    assert headjax.load_task(path, model).data.info["form"] == form
     tuned = infer_task(model, path)
     data = tuned.data.load(model.tokenizer)
     assert (tuned.task, min(len(data.train), len(data.validation)) > 0) == (form, True)
-    prepared = DataConfig(task=path).open()
+    prepared = headjax.data.DataConfig(task=path).open()
     assert (prepared.spec.name, {*prepared.rows}) == (form, {"train", "validation"})
     inputs = read_inputs(path)  # none for images, which are read by `load_task`
     assert form == "images" if inputs is None else inputs.texts
@@ -121,10 +124,10 @@ WRONG = [
 def test_a_file_of_another_form_is_named_with_the_form_that_fits(form, fits, kind, tmp_path, wordpiece):
     path, model = write(tmp_path, fits, kind), model_of("retrieval", wordpiece)
     for read in (
-        lambda task: load_task(task, model),
+        lambda task: headjax.load_task(task, model),
         lambda task: infer_task(model, task).data.load(wordpiece),
-        lambda task: DataConfig(task=task).open(),
+        lambda task: headjax.data.DataConfig(task=task).open(),
         read_inputs,
     ):
-        with pytest.raises(HeadjaxError, match=rf"it looks like {fits}:{path}$"):
+        with pytest.raises(headjax.HeadjaxError, match=rf"it looks like {fits}:{path}$"):
             read(f"{form}:{path}")

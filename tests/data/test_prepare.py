@@ -9,16 +9,15 @@ import shutil
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError, DataError
+import headjax
 from headjax.core.share import Share
-from headjax.data import DataConfig, store
+from headjax.data import store
 from headjax.data.forms import LanguageForm
 from headjax.data.prepare import prepare
 from headjax.data.rows import Row, RowSource
 from headjax.data.store import READ_AHEAD, open_prepared
-from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.storage.paths import path_of
-from headjax.tokenizers.vocabularies import byte_tokenizer
+from headjax.data.stream import train_iterator
+from tests.buckets import path_of
 from tests.data.films import FORM, SIZE, rows
 
 
@@ -53,8 +52,8 @@ def assert_same(folder, other):
 
 
 def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
-    data = DataConfig(task=str(prepared_films)).load()
-    iterator = train_iterator(DataConfig(task=str(prepared_films), buckets=(4, 8)).load().train, 5, 0)
+    data = headjax.data.DataConfig(task=str(prepared_films)).load()
+    iterator = train_iterator(headjax.data.DataConfig(task=str(prepared_films), buckets=(4, 8)).load().train, 5, 0)
     lengths = {next(iterator)["input_ids"].shape[1] for _ in range(14)}
     assert len(lengths) > 1
     assert lengths <= {4, 8, 12}
@@ -66,7 +65,7 @@ def test_examples_are_those_of_the_form(prepared_films, film_rows, wordpiece):
         assert example["input_ids"][: len(ids)].tolist() == ids
         assert example["attention_mask"].tolist() == [1] * len(ids) + [0] * (len(example["input_ids"]) - len(ids))
         assert example["labels"] == row["label"]
-    (batch,) = evaluation_batches(data.validation, 15)
+    (batch,) = headjax.evaluation_batches(data.validation, 15)
     assert batch["labels"].tolist() == [row.values["label"] for row in film_rows["validation"].rows()]
     assert data.info["train"]["examples"] == 70
     assert data.info["labels"] == ["bad", "good"]
@@ -90,11 +89,11 @@ def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(prepared_films, run
 
     with monkeypatch.context() as patched:
         patched.setattr(type(out), "replace", full)
-        with pytest.raises(DataError, match=r"train-00004.array_record: .*No space left"):
+        with pytest.raises(headjax.DataError, match=r"train-00004.array_record: .*No space left"):
             run(out)
     assert {file.name for file in out.glob("*.array_record*")} == {f"train-{i:05d}.array_record" for i in range(4)}
-    with pytest.raises(DataError, match="films: "):
-        DataConfig(task=str(out)).load()
+    with pytest.raises(headjax.DataError, match="films: "):
+        headjax.data.DataConfig(task=str(out)).load()
     kept = {file.name: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
     done = run(out)
     assert done.written == len(done.prepared.shards) - 4
@@ -116,14 +115,14 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
         patched.setattr(store, "write_shard", stopped)
         with pytest.raises(KeyboardInterrupt):
             run(out, train=changed_rows(film_rows, 0))
-    with pytest.raises(DataError, match="films: "):
-        DataConfig(task=str(out)).load()
+    with pytest.raises(headjax.DataError, match="films: "):
+        headjax.data.DataConfig(task=str(out)).load()
     assert run(out).written == 1  # the old rows again
     assert_same(out, prepared_films)
     assert run(out, train=changed_rows(film_rows, 0)).written == 1
-    assert DataConfig(task=str(out)).load().train[0]["labels"] == 1
+    assert headjax.data.DataConfig(task=str(out)).load().train[0]["labels"] == 1
     fewer = run(out, train=RowSource.of([*film_rows["train"].rows()][:5]))
-    assert fewer.prepared.counts("train")["examples"] == len(DataConfig(task=str(out)).load().train) == 5
+    assert fewer.prepared.counts("train")["examples"] == len(headjax.data.DataConfig(task=str(out)).load().train) == 5
 
 
 def test_shards_are_written_while_rows_are_still_read(run, tmp_path):
@@ -149,35 +148,35 @@ def test_bad_rows_name_their_place(run, tmp_path):
         ({"label": 0.5}, "'0.5'"),
         ({"text": " "}, "text"),
     ):
-        with pytest.raises(DataError, match=rf"^film.tsv: row 41: .*{field}"):
+        with pytest.raises(headjax.DataError, match=rf"^film.tsv: row 41: .*{field}"):
             attempt(**values)
     assert len(list((tmp_path / "films").glob("train-*.array_record"))) == 2  # those before the bad row are kept
     attempt()
-    with pytest.raises(DataError, match=r"^films: the split validation "):
+    with pytest.raises(headjax.DataError, match=r"^films: the split validation "):
         run(tmp_path / "empty", validation=RowSource.of([]))
-    with pytest.raises(DataError, match=r"^film.tsv: row 41"):
+    with pytest.raises(headjax.DataError, match=r"^film.tsv: row 41"):
         run(tmp_path / "none", train=RowSource.of([Row("film.tsv: row 41", {"text": " ", "label": 0})]))
 
 
 def test_a_folder_of_something_else(prepared_films, film_rows, run, wordpiece, tmp_path):
-    with pytest.raises(DataError, match=r"films: .*length was 12 and is 10 now"):
+    with pytest.raises(headjax.DataError, match=r"films: .*length was 12 and is 10 now"):
         run(prepared_films, form=dataclasses.replace(FORM, length=10))
-    with pytest.raises(DataError, match="tokenizer was"):
-        prepare("films", FORM, film_rows, byte_tokenizer(), prepared_films, shard_bytes=SIZE)
+    with pytest.raises(headjax.DataError, match="tokenizer was"):
+        prepare("films", FORM, film_rows, headjax.byte_tokenizer(), prepared_films, shard_bytes=SIZE)
     (tmp_path / "notes.txt").write_text("mine")
     for place in (tmp_path, tmp_path / "notes.txt"):
-        with pytest.raises(DataError, match=f"^{place}: not empty"):
+        with pytest.raises(headjax.DataError, match=f"^{place}: not empty"):
             run(place)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-    with pytest.raises(ConfigError, match=r"^seed: "):
+    with pytest.raises(headjax.ConfigError, match=r"^seed: "):
         prepare("films", FORM, film_rows, wordpiece, tmp_path / "seed", seed=-1)
-    with pytest.raises(DataError, match="eos_token"):
+    with pytest.raises(headjax.DataError, match="eos_token"):
         prepare("films", LanguageForm(), film_rows, wordpiece, tmp_path / "text")
 
 
 def texts_of(folder):
     """The examples to train on, without an order."""
-    source = DataConfig(task=str(folder)).load().train
+    source = headjax.data.DataConfig(task=str(folder)).load().train
     return sorted(source[index]["input_ids"].tobytes() for index in range(len(source)))
 
 
@@ -194,7 +193,7 @@ def test_hosts_read_their_shares_and_write_all_examples_together(order, run, pre
     assert [one.prepared.waiting for one in written] == [tuple(sorted(order[1:])), order[2:], ()]
     assert len(read) == 70
     assert texts_of(tmp_path / "films") == texts_of(prepared_films)
-    with pytest.raises(DataError, match="hosts was 3 and is 2 now"):
+    with pytest.raises(headjax.DataError, match="hosts was 3 and is 2 now"):
         run(tmp_path / "films", 0, 2)
 
 
@@ -209,8 +208,8 @@ def test_a_stopped_host_goes_on_and_the_others_never_notice(run, prepared_films,
         run(out, 1, 2, train=RowSource(stopping))
     kept = {file: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
     assert run(out, 0, 2).prepared.waiting == (1,)
-    with pytest.raises(DataError, match=r"films: not prepared to the end \(host 1\)"):
-        DataConfig(task=str(out)).load()
+    with pytest.raises(headjax.DataError, match=r"films: not prepared to the end \(host 1\)"):
+        headjax.data.DataConfig(task=str(out)).load()
     done = run(out, 1, 2)
     assert 0 < done.written < len(done.prepared.shards)
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
@@ -222,12 +221,12 @@ def test_a_bucket_gets_the_shards_that_a_folder_gets(run, prepared_films, bucket
     run(path_of(out))
     assert_same(path_of(out), prepared_films)
     assert run(path_of(out)).written == 0
-    here, there = (DataConfig(task=str(place)).load() for place in (prepared_films, out))
+    here, there = (headjax.data.DataConfig(task=str(place)).load() for place in (prepared_films, out))
     for index in (0, 13, 69):
         np.testing.assert_array_equal(there.train[index]["input_ids"], here.train[index]["input_ids"])
     assert (here.threads, there.threads) == (0, READ_AHEAD)
     batches = [next(train_iterator(data.train, 10, 0, threads=2))["input_ids"] for data in (here, there)]
     np.testing.assert_array_equal(*batches)
     (path_of(out) / "train-00000.array_record").unlink()
-    with pytest.raises(DataError, match=rf"^{out}/train-00000.array_record: "):
-        DataConfig(task=out).load()
+    with pytest.raises(headjax.DataError, match=rf"^{out}/train-00000.array_record: "):
+        headjax.data.DataConfig(task=out).load()

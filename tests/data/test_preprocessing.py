@@ -6,11 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError
-from headjax.data import DataConfig
+import headjax
 from headjax.data.forms.images import FILE, preprocessing_of
 from headjax.evaluation.predictions import predict_images
-from headjax.evaluation.specs import load_task
 from tests.closeness import assert_close
 from tests.hub.directories import CONFIGS, model_of
 
@@ -45,7 +43,7 @@ def images(tmp_path):
 
 
 def examples(folder, settings):
-    data = DataConfig(task=f"images:{folder}").for_files({FILE: json.dumps(settings).encode()}).load()
+    data = headjax.data.DataConfig(task=f"images:{folder}").for_files({FILE: json.dumps(settings).encode()}).load()
     return np.stack([data.validation[index]["pixel_values"] for index in range(3)])
 
 
@@ -72,17 +70,19 @@ def test_images_have_the_size_that_the_files_make_where_the_model_reads_it(image
     model = model_of(CONFIGS[kind] | {"image_size": size, "id2label": CLASSES})
     model = model.replace(files={FILE: json.dumps(DEIT).encode()})
     if not read:
-        with pytest.raises(ConfigError, match=rf"{FILE}: images of 16 pixels a side, but the model reads {size}"):
-            load_task(f"images:{images}", model)
+        with pytest.raises(
+            headjax.ConfigError, match=rf"{FILE}: images of 16 pixels a side, but the model reads {size}"
+        ):
+            headjax.load_task(f"images:{images}", model)
         return
-    (batch,) = load_task(f"images:{images}", model).batches(3)
+    (batch,) = headjax.load_task(f"images:{images}", model).batches(3)
     assert batch["pixel_values"].shape == (3, 3, read, read)
     assert [one["given"] for one in predict_images(model, f"images:{images}")] == ["a", "b", "c"]
 
 
 def test_without_files_images_have_the_size_of_the_model(images):
     model = model_of(CONFIGS["dinov2"] | {"image_size": 8, "id2label": CLASSES})
-    (batch,) = load_task(f"images:{images}", model).batches(3)
+    (batch,) = headjax.load_task(f"images:{images}", model).batches(3)
     assert batch["pixel_values"].shape == (3, 3, 8, 8)
 
 
@@ -104,5 +104,5 @@ def test_mean_deviation_and_divisor(images):
     ],
 )
 def test_what_is_not_supported_is_named(settings, field):
-    with pytest.raises(ConfigError, match=rf"{field}: "):
+    with pytest.raises(headjax.ConfigError, match=rf"{field}: "):
         preprocessing_of({FILE: json.dumps(settings).encode()})

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError, DataError
+import headjax
 from headjax.data.forms import PretrainingForm
 from headjax.data.forms.pretraining import masking_vocabulary, next_sentence_pairs, sentences
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.data.making import BYTES, examples, texts
 from tests.data.vocabulary import SPECIAL, WORDS
 
@@ -77,8 +76,8 @@ def test_special_tokens_are_known_and_not_predicted(vocabulary):
     assert np.flatnonzero(vocabulary.special).tolist() == list(range(len(SPECIAL)))
     assert vocabulary.ordinary.tolist() == list(range(len(SPECIAL), len(WORDS)))
     assert vocabulary.mask == WORDS.index("[MASK]")
-    with pytest.raises(DataError, match="mask_token"):
-        masking_vocabulary(byte_tokenizer())
+    with pytest.raises(headjax.DataError, match="mask_token"):
+        masking_vocabulary(headjax.byte_tokenizer())
     for tokens, most, wanted in ((3, 20, 1), (10, 20, 2), (100, 20, 15), (200, 20, 20), (200, 80, 30)):
         ids = np.full(tokens, 7, np.int32)
         ids[0], ids[-1] = 2, 3
@@ -153,7 +152,7 @@ def test_pretraining_of_one_document_or_none(wordpiece):
     form = PretrainingForm(length=32)
     assert len(form.encode(wordpiece, documents_of(1), "train", (0,)).records) > 3
     assert form.encode(wordpiece, texts("Good."), "train", (0,)).records == []
-    with pytest.raises(DataError, match="cls_token"):
+    with pytest.raises(headjax.DataError, match="cls_token"):
         form.check(BYTES)
-    with pytest.raises(ConfigError, match=r"^length: "):
+    with pytest.raises(headjax.ConfigError, match=r"^length: "):
         PretrainingForm(length=4)

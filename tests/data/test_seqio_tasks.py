@@ -9,11 +9,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from headjax.cli import main
-from headjax.core.errors import DataError
+import headjax
 from headjax.core.share import Share
-from headjax.data import DataConfig
-from headjax.data.registry import GLUE, TASKS
+from headjax.data.registry import GLUE
+from tests.command_line import main
 from tests.data.vocabulary import write_vocabulary
 
 pytestmark = [
@@ -97,7 +96,7 @@ def test_every_task_reads_its_data_sets(mocked):
     from headjax.data.seqio_tasks import tfds_rows
 
     read = set()
-    for spec in TASKS.values():
+    for spec in headjax.data.TASKS.values():
         for source in spec.sources:
             for split, theirs in source.splits.items():
                 if (source.name, theirs) in read:
@@ -118,16 +117,16 @@ def test_every_task_reads_its_data_sets(mocked):
 def test_what_tfds_has_not_is_an_error(mocked):
     from headjax.data.seqio_tasks import tfds_rows
 
-    source = dataclasses.replace(TASKS["mrpc"].sources[0], splits={"validation": "nowhere"})
-    with mocked(2), pytest.raises(DataError, match=r"^glue/mrpc:2.0.0: nowhere: cannot be read from TFDS"):
-        tfds_rows(dataclasses.replace(TASKS["mrpc"], sources=(source,)))
+    source = dataclasses.replace(headjax.data.TASKS["mrpc"].sources[0], splits={"validation": "nowhere"})
+    with mocked(2), pytest.raises(headjax.DataError, match=r"^glue/mrpc:2.0.0: nowhere: cannot be read from TFDS"):
+        tfds_rows(dataclasses.replace(headjax.data.TASKS["mrpc"], sources=(source,)))
 
 
 def test_hosts_read_shares_of_tfds(mocked):
     from headjax.data.seqio_tasks import tfds_rows
 
     with mocked(5):
-        source = tfds_rows(TASKS["mrpc"])["validation"]
+        source = tfds_rows(headjax.data.TASKS["mrpc"])["validation"]
         whole, *shares = ([row.values["text"] for row in source.rows(Share(*one))] for one in ((0, 1), (0, 2), (1, 2)))
     assert sorted(shares[0] + shares[1]) == sorted(whole)
     assert min(map(len, shares)) == 2
@@ -146,8 +145,10 @@ def test_no_data_set_and_no_network(tfds, tmp_path, monkeypatch):
     seqio.set_tfds_data_dir_override(str(tmp_path))
     monkeypatch.setattr(socket, "getaddrinfo", unreachable)
     try:
-        with pytest.raises(DataError, match=r"^glue/rte:2.0.0: train: not in .*/rte/2.0.0, and no network; --source"):
-            tfds_rows(TASKS["rte"])
+        with pytest.raises(
+            headjax.DataError, match=r"^glue/rte:2.0.0: train: not in .*/rte/2.0.0, and no network; --source"
+        ):
+            tfds_rows(headjax.data.TASKS["rte"])
     finally:
         seqio.set_tfds_data_dir_override(None)
 
@@ -158,13 +159,13 @@ def test_class_numbers_and_subsets_are_those_of_tfds(tfds):
         label = tfds.builder(f"glue/{name}").info.features["label"]
         assert getattr(label, "names", []) == [*task.form.label_names]
     for name in ("mnist:3.0.1", "cifar10:3.0.2", "cifar100:3.0.2", "imagenet2012:5.1.0"):
-        (spec,) = (spec for spec in TASKS.values() if any(source.name == name for source in spec.sources))
+        (spec,) = (spec for spec in headjax.data.TASKS.values() if any(source.name == name for source in spec.sources))
         assert tfds.builder(name).info.features["label"].num_classes == len(spec.form.classes)
-    subsets = tfds.builder(TASKS["wmt14_ende"].sources[0].name).subsets
+    subsets = tfds.builder(headjax.data.TASKS["wmt14_ende"].sources[0].name).subsets
     assert "newstest2013" in subsets[tfds.Split.VALIDATION]
     assert [*subsets[tfds.Split.TEST]] == ["newstest2014"]
     for year, split in (("2013", "validation"), ("2014", "test")):
-        assert TASKS[f"newstest{year}_ende"].sources[0].splits == {"validation": split}
+        assert headjax.data.TASKS[f"newstest{year}_ende"].sources[0].splits == {"validation": split}
 
 
 def test_prepare_from_tfds(mocked, vocabulary, tmp_path, capsys):
@@ -174,12 +175,12 @@ def test_prepare_from_tfds(mocked, vocabulary, tmp_path, capsys):
     data = json.loads(capsys.readouterr().out)
     assert data["examples"] == 10
     assert data["shards"] == 2
-    prepared = DataConfig(task=f"cola:{out}").load()
+    prepared = headjax.data.DataConfig(task=f"cola:{out}").load()
     assert len(prepared.train) == len(prepared.validation) == 5
     assert set(prepared.train[0]) == {"input_ids", "token_type_ids", "attention_mask", "labels"}
     with mocked(5):
         assert main(["prepare", "cifar10", "--out", str(tmp_path / "cifar")]) == 0
-    images = DataConfig(task=str(tmp_path / "cifar"), form={"size": 32}).load()
+    images = headjax.data.DataConfig(task=str(tmp_path / "cifar"), form={"size": 32}).load()
     assert images.train[0]["pixel_values"].shape == (3, 32, 32)
 
 
@@ -199,4 +200,6 @@ def test_tasks_are_in_the_registry_of_seqio_as_text(mocked):
         assert vocabulary.decode(rows[0]["inputs"].tolist()).startswith(begins)
         assert rows[0]["targets"][-1] == vocabulary.eos_id
         if name == "mnli":
-            assert {vocabulary.decode(row["targets"].tolist()) for row in rows} <= {*TASKS["mnli"].form.label_names}
+            assert {vocabulary.decode(row["targets"].tolist()) for row in rows} <= {
+                *headjax.data.TASKS["mnli"].form.label_names
+            }

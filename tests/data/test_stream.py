@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headjax.core.errors import ConfigError
+import headjax
 from headjax.core.share import Share
-from headjax.data import DataConfig, stream
+from headjax.data import stream
 from headjax.data.examples import Drawn, TokenBlocks, sequences
 from headjax.data.forms import ImageForm, PretrainingForm
 from headjax.data.rows import Row
-from headjax.data.stream import evaluation_batches, train_iterator
+from headjax.data.stream import train_iterator
 from tests.data.making import train
 from tests.selected import first
 
@@ -63,7 +63,7 @@ def sources(buckets, prepared_films, wordpiece):
     return {
         "numbers": Numbers(22),
         "buckets": buckets,
-        "shards": DataConfig(task=str(prepared_films)).load().train,
+        "shards": headjax.data.DataConfig(task=str(prepared_films)).load().train,
         "masks": train(PretrainingForm(length=32, max_predictions=5), wordpiece, rows),
         "images": Drawn(images, form.cropped),
     }
@@ -128,7 +128,7 @@ def test_an_epoch_over_processes_whose_number_changes(counts):
 @settings(max_examples=20)
 @given(count=st.integers(1, 20), batch_size=st.integers(1, 9))
 def test_evaluation_reads_every_example_once_in_one_shape(count, batch_size):
-    batches = list(evaluation_batches(TokenBlocks(np.arange(2 * count) + 7, 2), batch_size))
+    batches = list(headjax.evaluation_batches(TokenBlocks(np.arange(2 * count) + 7, 2), batch_size))
     assert len(batches) == -(-count // batch_size)
     assert {(name, array.shape, array.dtype) for batch in batches for name, array in batch.items()} == {
         (name, (batch_size, 2), np.dtype(np.int32)) for name in ("input_ids", "attention_mask", "labels")
@@ -144,12 +144,12 @@ def test_evaluation_reads_every_example_once_in_one_shape(count, batch_size):
 def test_evaluation_keeps_what_the_source_says():
     row = {"input_ids": np.asarray([5, 6, 0]), "attention_mask": np.asarray([1, 1, 0]), "start_positions": np.int32(1)}
     rows = [row | {"labels": np.int32(i)} for i in range(3)]
-    first, last = evaluation_batches(rows, 2)
+    first, last = headjax.evaluation_batches(rows, 2)
     assert first["labels"].tolist() == [0, 1]
     assert last["labels"].tolist() == [2, -100]
     assert last["start_positions"].tolist() == [1, -100]
     assert last["attention_mask"].tolist() == [[1, 1, 0], [0, 0, 0]]
-    (images,) = evaluation_batches([{"pixel_values": np.ones((2, 2)), "labels": np.int32(4)}], 2)
+    (images,) = headjax.evaluation_batches([{"pixel_values": np.ones((2, 2)), "labels": np.int32(4)}], 2)
     assert set(images) == {"pixel_values", "labels"}
     assert images["pixel_values"].shape == (2, 2, 2)
 
@@ -170,5 +170,5 @@ def test_batches_of_one_length_bucket_have_little_padding(buckets):
     unsorted = epoch(dataclasses.replace(buckets, bounds=()), 0)
     padded, plain = (sum(batch["input_ids"].size for batch in batches) for batches in (first, unsorted))
     assert padded < 0.8 * plain
-    with pytest.raises(ConfigError, match=r"^buckets: "):
+    with pytest.raises(headjax.ConfigError, match=r"^buckets: "):
         train_iterator(dataclasses.replace(buckets, bounds=(0, 8)), 4, 5)

@@ -6,14 +6,9 @@ import pytest
 from pyarrow import parquet
 
 import headjax
-from headjax.core.errors import DataError, HeadjaxError
-from headjax.data import DataConfig
 from headjax.data.metrics import ndcg, reciprocal_rank
 from headjax.data.source import recognise, table_columns
-from headjax.evaluation.specs import load_task
 from headjax.evaluation.structured import Ranking, SeveralLabels, entities, tags_of
-from headjax.evaluation.task import evaluate_task, measure_task
-from headjax.models.tasks import MultiLabel, NoTask, TokenClassification
 from tests import tiny
 from tests.data.making import labels
 from tests.data.vocabulary import WORDS, write_lines
@@ -69,7 +64,7 @@ def test_conll_is_read_and_first_pieces_have_the_tags(tmp_path, wordpiece):
     path = tmp_path / "dev.conll"
     path.write_text(CONLL)
     assert recognise(str(path)) == "tokens"
-    data = DataConfig(task=str(path), whole=True).load(wordpiece)
+    data = headjax.data.DataConfig(task=str(path), whole=True).load(wordpiece)
     assert data.info["labels"] == ["B-LOC", "B-PER", "I-PER", "O"]
     row = data.validation[0]  # [CLS] good un ##happy film [SEP]
     pieces = [wordpiece.backend.id_to_token(int(one)) for one in row["input_ids"][:6]]
@@ -79,8 +74,8 @@ def test_conll_is_read_and_first_pieces_have_the_tags(tmp_path, wordpiece):
     parquet.write_table(pyarrow.table({"tokens": [["good", "film"]], "ner_tags": [["B-PER", "O"]]}), table)
     assert recognise(str(table)) == "tokens"
     path.write_text("good\n")
-    with pytest.raises(DataError, match=r"dev\.conll: line 1: expected a word and its tag"):
-        DataConfig(task=f"tokens:{path}", whole=True).load(wordpiece)
+    with pytest.raises(headjax.DataError, match=r"dev\.conll: line 1: expected a word and its tag"):
+        headjax.data.DataConfig(task=f"tokens:{path}", whole=True).load(wordpiece)
 
 
 def test_entity_f1_of_a_model(tmp_path, wordpiece):
@@ -88,16 +83,16 @@ def test_entity_f1_of_a_model(tmp_path, wordpiece):
     path = tmp_path / "dev.conll"
     path.write_text(CONLL)
     names = ("B-LOC", "B-PER", "I-PER", "O")
-    model = tiny.text_encoder(TokenClassification(classes=4, names=names), wordpiece)
-    task = load_task(f"tokens:{path}", model)
-    found = measure_task(model, task, batch_size=2)
+    model = tiny.text_encoder(headjax.tasks.TokenClassification(classes=4, names=names), wordpiece)
+    task = headjax.load_task(f"tokens:{path}", model)
+    found = headjax.measure_task(model, task, batch_size=2)
     (batch,) = task.batches(2)
     best, labels = np.asarray(model(batch).logits).argmax(axis=-1), batch["labels"]
     assert found.metrics["tag_accuracy"] == pytest.approx((best == labels)[labels >= 0].mean())
     assert set(found.metrics) == {"loss", "entity_f1", "entity_precision", "entity_recall", "tag_accuracy"}
     assert found.outcomes["given"].tolist() == [1, 1]
-    with pytest.raises(HeadjaxError, match=r"^task: .*token_classification"):
-        load_task(f"tokens:{path}", tiny.text_encoder(NoTask(), wordpiece))
+    with pytest.raises(headjax.HeadjaxError, match=r"^task: .*token_classification"):
+        headjax.load_task(f"tokens:{path}", tiny.text_encoder(headjax.tasks.NoTask(), wordpiece))
 
 
 def test_several_labels(tmp_path, wordpiece):
@@ -106,13 +101,13 @@ def test_several_labels(tmp_path, wordpiece):
         for text, labels in (("good film", '["fun", "new"]'), ("bad", "[]"), ("dull film", '["new"]'))
     ))  # fmt: skip
     assert recognise(str(path)) == "multi_label"
-    data = DataConfig(task=str(path), whole=True).load(wordpiece)
+    data = headjax.data.DataConfig(task=str(path), whole=True).load(wordpiece)
     assert data.info["labels"] == ["fun", "new"]
     assert labels(data.validation) == [[1, 1], [0, 0], [0, 1]]
-    model = tiny.text_encoder(MultiLabel(classes=2, names=("new", "fun")), wordpiece)
-    task = load_task(str(path), model)
+    model = tiny.text_encoder(headjax.tasks.MultiLabel(classes=2, names=("new", "fun")), wordpiece)
+    task = headjax.load_task(str(path), model)
     assert labels(task.data.validation) == [[1, 1], [0, 0], [1, 0]]
-    metrics = evaluate_task(model, task, batch_size=2)
+    metrics = headjax.evaluate_task(model, task, batch_size=2)
     assert set(metrics) == {"loss", "micro_f1", "macro_f1", "subset_accuracy"}
     # Predicted and given, as 1 and 2: class 0 has 1 right, 1 too many; class 1 has 1 right, 1 missing.
     outcomes = {"class 0": np.asarray([3.0, 1.0, 0.0]), "class 1": np.asarray([3.0, 0.0, 2.0])}
@@ -138,7 +133,9 @@ def test_names_of_columns_with_capitals_blanks_and_quoted_commas(tmp_path, heade
 
 def test_decimal_commas_are_neither_numbers_nor_classes(tmp_path):
     path = write_lines(tmp_path / "a.csv", "sentence;score", "good film;0,5", "bad;1")
-    with pytest.raises(DataError, match=r"a\.csv: score: labels have decimal commas, such as '0,5'; write points"):
+    with pytest.raises(
+        headjax.DataError, match=r"a\.csv: score: labels have decimal commas, such as '0,5'; write points"
+    ):
         recognise(str(path))
     assert recognise(str(write_lines(tmp_path / "b.csv", "sentence;label", "good;a,b", "bad;c"))) == "classification"
 
@@ -160,9 +157,9 @@ def test_a_sentence_encoder_ranks_candidates(tmp_path, wordpiece):
     rows = ("good film\tgood film\t1", "good film\tbad dull\t0", "it was\tit was\t2", "it was\tnot very\t0")
     path = write_lines(tmp_path / "ranked.tsv", "query\ttext\trelevance", *rows)
     assert recognise(str(path)) == "retrieval"
-    encoder = tiny.text_encoder(NoTask(), wordpiece)
-    task = load_task(str(path), encoder)
-    assert evaluate_task(encoder, task, batch_size=3)["mrr_at_10"] == 1.0  # equal texts are nearest
+    encoder = tiny.text_encoder(headjax.tasks.NoTask(), wordpiece)
+    task = headjax.load_task(str(path), encoder)
+    assert headjax.evaluate_task(encoder, task, batch_size=3)["mrr_at_10"] == 1.0  # equal texts are nearest
     assert labels(task.data.validation) == [0.5, 0.0, 1.0, 0.0]
     predicted = headjax.measure_task(encoder, task).outcomes
     assert len(np.unique(predicted["query"])) == 2
@@ -180,5 +177,5 @@ def test_folders_of_datasets_are_read_with_their_class_names(tmp_path, wordpiece
         (tmp_path / "saved" / split / "state.json").write_text("{}")
     (tmp_path / "saved" / "dataset_dict.json").write_text("{}")
     assert recognise(str(tmp_path / "saved")) == "classification"
-    data = DataConfig(task=str(tmp_path / "saved")).load(wordpiece)
+    data = headjax.data.DataConfig(task=str(tmp_path / "saved")).load(wordpiece)
     assert (len(data.train), len(data.validation), data.info["labels"]) == (4, 2, ["dull", "fun"])

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from headjax.core.errors import DataError
-from headjax.data import DataConfig
+import headjax
 from headjax.data.readers import split_files
 from headjax.data.tables import header, table_rows
 from tests.data.vocabulary import task_rows, write_lines
@@ -39,7 +38,7 @@ def test_columns_by_name_and_number(tmp_path):
     assert header(named) == ("id", "text", "label")
     numbered = lines(tmp_path / "b.csv", '"one, two",1\r', '"a ""quote""",0\r')
     assert cells_of(numbered, ["1", "0"]) == [("1", "one, two"), ("0", 'a "quote"')]
-    with pytest.raises(DataError, match=r"unknown column .2.; known: 0, 1"):
+    with pytest.raises(headjax.DataError, match=r"unknown column .2.; known: 0, 1"):
         read(lines(tmp_path / "a.tsv", "a\tb"), ["0", "2"])
 
 
@@ -100,15 +99,15 @@ def test_parquet(tmp_path):
     assert header(path) == ("id", "text", "label")
     assert cells_of(path, ["text", "label", "id"]) == [("a\tb", "1.0", "3"), ("ü", "0.5", "4")]
     assert read(path, ["text"])[1].place == f"{path}: row 2"
-    with pytest.raises(DataError, match=r"a.parquet: unknown column 'txt'"):
+    with pytest.raises(headjax.DataError, match=r"a.parquet: unknown column 'txt'"):
         read(path, ["txt"])
     times = {"text": pyarrow.array([1], pyarrow.timestamp("ns")), "label": [None]}
     for columns, named in (({"text": [b"bytes"]}, "text"), (times, "text")):
         parquet.write_table(table(columns), path)
-        with pytest.raises(DataError, match=f"a.parquet: row 1: {named}: "):
+        with pytest.raises(headjax.DataError, match=f"a.parquet: row 1: {named}: "):
             read(path, [named])
     parquet.write_table(table({"text": ["a"]})[:0], path)
-    with pytest.raises(DataError, match=r"a.parquet: no rows"):
+    with pytest.raises(headjax.DataError, match=r"a.parquet: no rows"):
         read(path, ["text"])
 
 
@@ -165,10 +164,10 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, name, content, place):
     path = tmp_path / name
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError, match=f"^{path}: {place}[^\n]*$"):
+    with pytest.raises(headjax.DataError, match=f"^{path}: {place}[^\n]*$"):
         read(path, ["text", "label"])
     if place == "no rows" and name == "a.json":
-        with pytest.raises(DataError, match=f"^{path}: no rows"):
+        with pytest.raises(headjax.DataError, match=f"^{path}: no rows"):
             header(path)
 
 
@@ -201,7 +200,7 @@ def test_one_file_is_split_by_its_text(tmp_path):
     assert len(found["train"]) + len(found["validation"]) == 200
     assert not {row["text"] for row in found["train"]} & {row["text"] for row in found["validation"]}
     few = write_lines(tmp_path / "few.tsv", "text\tlabel", "film\t1")
-    with pytest.raises(DataError, match=r"few.tsv: "):
+    with pytest.raises(headjax.DataError, match=r"few.tsv: "):
         task_rows("sst2", few)
 
 
@@ -227,8 +226,8 @@ def test_what_is_missing_in_a_cell_is_told_with_its_column(tmp_path, wordpiece):
     """By the name that the table has for it; numbers where it has no header."""
     path = write_lines(tmp_path / "a.tsv", "review\tstars", "good\tyes", " \tno", "bad\tyes", "fun\t")
     columns = {"text": "review", "label": "stars"}
-    config = DataConfig(task=f"classification:{path}", columns=columns, whole=True, length=16)
-    with pytest.raises(DataError, match=r"a\.tsv: row 3: review is blank"):
+    config = headjax.data.DataConfig(task=f"classification:{path}", columns=columns, whole=True, length=16)
+    with pytest.raises(headjax.DataError, match=r"a\.tsv: row 3: review is blank"):
         config.load(wordpiece)
     write_lines(path, "review\tstars", "good\tyes", "bad\tno", "fun\t")
     with pytest.warns(UserWarning, match=r"rows without a label in the column stars .* 1 of 3"):

@@ -3,17 +3,15 @@
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
+import headjax
 from headjax.core.serialize import from_data, to_data
-from headjax.data import DataConfig
-from headjax.data.registry import TASKS
 from tests.data.vocabulary import task_rows, write_lines
 
 
 def test_every_task_has_a_form_that_a_manifest_keeps():
-    rehearsed = {type(spec.form) for spec in TASKS.values() if not spec.own}
-    assert {type(TASKS[name].form) for name in ONE_OF_EACH_FORM} == rehearsed
-    for name, spec in TASKS.items():
+    rehearsed = {type(spec.form) for spec in headjax.data.TASKS.values() if not spec.own}
+    assert {type(headjax.data.TASKS[name].form) for name in ONE_OF_EACH_FORM} == rehearsed
+    for name, spec in headjax.data.TASKS.items():
         assert spec.name == name
         assert from_data(type(spec.form), to_data(spec.form)) == spec.form
         assert (spec.vocabulary == "none") is not spec.form.reads_text
@@ -66,7 +64,7 @@ REAL = {
 def test_real_files(data_dir, monkeypatch, task):
     monkeypatch.setenv("HEADJAX_DATA", str(data_dir))
     name, _, path = task.partition(":")
-    opened = DataConfig(task=f"{name}:{data_dir / path}" if path else name).open()
+    opened = headjax.data.DataConfig(task=f"{name}:{data_dir / path}" if path else name).open()
     found = {split: [*source.rows()] for split, source in opened.rows.items()}
     assert {split: len(rows) for split, rows in found.items()} == REAL[task]
     if opened.form.label_names and name != "mnist":
@@ -75,8 +73,8 @@ def test_real_files(data_dir, monkeypatch, task):
 
 
 def test_unknown_names_are_named():
-    with pytest.raises(DataError, match="'lm1'; did you mean 'lm1b'"):
-        DataConfig(task="lm1").open()
+    with pytest.raises(headjax.DataError, match="'lm1'; did you mean 'lm1b'"):
+        headjax.data.DataConfig(task="lm1").open()
 
 
 def test_choices_that_do_not_suit_the_examples(tmp_path):
@@ -85,8 +83,8 @@ def test_choices_that_do_not_suit_the_examples(tmp_path):
         ("config.data.buckets", {"buckets": (2,)}),
         ("length", {"length": 5000}),
     ):
-        with pytest.raises(DataError, match=f"^{field}: "):
-            DataConfig(**{"task": str(text), "length": 4, "tokenizer": "bytes"} | fields).load()
+        with pytest.raises(headjax.DataError, match=f"^{field}: "):
+            headjax.data.DataConfig(**{"task": str(text), "length": 4, "tokenizer": "bytes"} | fields).load()
 
 
 ONE_OF_EACH_FORM = (
@@ -103,7 +101,7 @@ ONE_OF_EACH_FORM = (
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_FORM)
 def test_examples_have_the_asked_length_and_are_the_same_every_time(name):
-    data, again = (DataConfig(task=name, rehearsal=32).load() for _ in range(2))
+    data, again = (headjax.data.DataConfig(task=name, rehearsal=32).load() for _ in range(2))
     assert data.info["data"] == again.info["data"]
     assert data.info["task"] == name
     example = data.train[0]

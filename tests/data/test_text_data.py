@@ -9,14 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError, DataError
+import headjax
 from headjax.core.serialize import from_data, to_data
-from headjax.data import DataConfig
 from headjax.data.files import aligned_pairs
 from headjax.data.forms.questions import QUESTION_LENGTH
-from headjax.data.stream import evaluation_batches, train_iterator
+from headjax.data.stream import train_iterator
 from headjax.tokenizers import vocabularies
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests.data.squad import SHORT, long_paragraph, write_squad
 
 
@@ -28,7 +26,7 @@ def file(tmp_path):
 
 
 def test_text_becomes_blocks_and_counts(file):
-    data = DataConfig(task=str(file), length=64, vocab_size=300).load()
+    data = headjax.data.DataConfig(task=str(file), length=64, vocab_size=300).load()
     assert data.tokenizer.vocab_size == 300
     end = data.tokenizer.special_id("eos_token")
     for name, source in (("train", data.train), ("validation", data.validation)):
@@ -45,8 +43,10 @@ def test_text_becomes_blocks_and_counts(file):
 def test_validation_text_does_not_shape_the_tokenizer(file, monkeypatch):
 
     seen = []
-    monkeypatch.setitem(vocabularies.TRAINERS, "bytes", lambda texts, size: seen.extend(texts) or byte_tokenizer())
-    data = DataConfig(task=str(file), length=16, tokenizer="bytes", validation_fraction=0.3).load()
+    monkeypatch.setitem(
+        vocabularies.TRAINERS, "bytes", lambda texts, size: seen.extend(texts) or headjax.byte_tokenizer()
+    )
+    data = headjax.data.DataConfig(task=str(file), length=16, tokenizer="bytes", validation_fraction=0.3).load()
     assert sum(len(text.encode()) for text in seen) == data.info["train"]["bytes"]
 
 
@@ -62,8 +62,8 @@ def test_validation_text_does_not_shape_the_tokenizer(file, monkeypatch):
     ],
 )
 def test_bad_fields_are_named(file, field, fields):
-    with pytest.raises(ConfigError, match=f"{field}: "):
-        DataConfig(**{"task": str(file)} | fields).load()
+    with pytest.raises(headjax.ConfigError, match=f"{field}: "):
+        headjax.data.DataConfig(**{"task": str(file)} | fields).load()
 
 
 def test_too_little_text(file):
@@ -72,8 +72,8 @@ def test_too_little_text(file):
         ({"length": 5000, "tokenizer": "bytes"}, r"length: the validation text has \d+ tokens"),
         ({"task": f"text:{file}.missing"}, f"{file}.missing: "),
     ):
-        with pytest.raises(DataError, match=f"^{said}"):
-            DataConfig(**{"task": str(file)} | fields).load()
+        with pytest.raises(headjax.DataError, match=f"^{said}"):
+            headjax.data.DataConfig(**{"task": str(file)} | fields).load()
 
 
 @pytest.mark.whole
@@ -99,7 +99,7 @@ print(data.info["tokenizer"], data.info["data"])
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     run = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, env=environment)
     assert run.returncode == 0, run.stderr
-    data = DataConfig(task=str(file), length=64, vocab_size=300).load()
+    data = headjax.data.DataConfig(task=str(file), length=64, vocab_size=300).load()
     assert run.stdout.split() == [data.info["tokenizer"], data.info["data"]]
 
 
@@ -117,11 +117,13 @@ def prefix(tmp_path):
 
 
 def config(prefix, target="de", **fields):
-    return DataConfig(**{"task": f"translation:{prefix}/train:en-{target}", "validation": f"{prefix}/val"} | fields)
+    return headjax.data.DataConfig(
+        **{"task": f"translation:{prefix}/train:en-{target}", "validation": f"{prefix}/val"} | fields
+    )
 
 
 def test_pairs_become_examples(prefix):
-    data = config(prefix, length=24).load(byte_tokenizer())
+    data = config(prefix, length=24).load(headjax.byte_tokenizer())
     assert data.info["train"]["pairs"] == 4
     row = data.train[1]
     assert bytes(row["input_ids"][:8].astype(np.uint8)) == b"two dogs"
@@ -132,28 +134,28 @@ def test_pairs_become_examples(prefix):
     assert labels[-1] == END
     assert row["labels"].shape == row["input_ids"].shape == (24,)
     assert data.validation.references == ("eins", "zwei Hunde", "drei Katzen schlafen", "vier")
-    last = list(evaluation_batches(data.validation, 3))[-1]
+    last = list(headjax.evaluation_batches(data.validation, 3))[-1]
     assert (last["labels"][1:] == -100).all()
     json.dumps(data.info)
-    buckets = config(prefix, length=24, buckets=(8, 16)).load(byte_tokenizer())  # which pad both sides alike
+    buckets = config(prefix, length=24, buckets=(8, 16)).load(headjax.byte_tokenizer())  # which pad both sides alike
     iterator = train_iterator(buckets.train, 2, 0)
     batches = [next(iterator) for _ in range(8)]
     shapes = {tuple(batch[name].shape for name in ("input_ids", "labels")) for batch in batches}
     assert all(source == target for source, target in shapes)
     assert ((2, 8), (2, 8)) in shapes
-    assert from_data(DataConfig, to_data(config(prefix))) == config(prefix)
+    assert from_data(headjax.data.DataConfig, to_data(config(prefix))) == config(prefix)
 
 
 def test_long_training_pairs_are_left_out_and_validation_is_cut(prefix):
-    data = config(prefix, length=12).load(byte_tokenizer())
+    data = config(prefix, length=12).load(headjax.byte_tokenizer())
     assert data.info["train"] == data.info["train"] | {"pairs": 3, "left_out": 1}
     targets = [(data.validation[index]["labels"] != -100).sum() for index in range(4)]
     assert targets == [5, 11, 12, 5]
     # `zwei Hunde` and the end are 11 tokens.
-    pairs = [config(prefix, length=length).load(byte_tokenizer()).info["train"]["pairs"] for length in (11, 10)]
+    pairs = [config(prefix, length=length).load(headjax.byte_tokenizer()).info["train"]["pairs"] for length in (11, 10)]
     assert pairs == [3, 2]
-    with pytest.raises(DataError, match=r"train: pair 0: .*length is 4"):
-        config(prefix, length=4).load(byte_tokenizer())
+    with pytest.raises(headjax.DataError, match=r"train: pair 0: .*length is 4"):
+        config(prefix, length=4).load(headjax.byte_tokenizer())
 
 
 def test_a_shared_vocabulary_is_learned(prefix):
@@ -161,9 +163,9 @@ def test_a_shared_vocabulary_is_learned(prefix):
     assert data.tokenizer.vocab_size == 260
     assert data.tokenizer.decode(data.train[0]["input_ids"]).startswith("one")
     alone = config(prefix, validation="", whole=True)
-    with pytest.raises(DataError, match="no text to learn a vocabulary from"):
+    with pytest.raises(headjax.DataError, match="no text to learn a vocabulary from"):
         alone.load()
-    assert len(alone.load(byte_tokenizer()).train) == 0
+    assert len(alone.load(headjax.byte_tokenizer()).train) == 0
 
 
 def test_tables_hold_pairs_too(tmp_path):
@@ -171,28 +173,36 @@ def test_tables_hold_pairs_too(tmp_path):
     rows = [f"{i}\t{pair[0]}\t{pair[1]}" for i, pair in enumerate(zip(ENGLISH, GERMAN, strict=True))]
     (tmp_path / "plain.tsv").write_text("\n".join(rows) + "\n")
     (tmp_path / "named.csv").write_text('de,en\neins,one\n"zwei, drei",two\n')
-    plain = DataConfig(task=f"translation:{tmp_path}/plain.tsv:1-2", whole=True).load(byte_tokenizer())
+    plain = headjax.data.DataConfig(task=f"translation:{tmp_path}/plain.tsv:1-2", whole=True).load(
+        headjax.byte_tokenizer()
+    )
     assert plain.validation.references == ("eins", "zwei Hunde", "drei Katzen schlafen", "vier")
-    named = DataConfig(task=f"translation:{tmp_path}/named.csv:en-de", whole=True).load(byte_tokenizer())
+    named = headjax.data.DataConfig(task=f"translation:{tmp_path}/named.csv:en-de", whole=True).load(
+        headjax.byte_tokenizer()
+    )
     assert named.validation.references == ("eins", "zwei, drei")
-    with pytest.raises(DataError, match=r"named\.csv: unknown column 'fr'"):
-        DataConfig(task=f"translation:{tmp_path}/named.csv:en-fr", whole=True).load(byte_tokenizer())
+    with pytest.raises(headjax.DataError, match=r"named\.csv: unknown column 'fr'"):
+        headjax.data.DataConfig(task=f"translation:{tmp_path}/named.csv:en-fr", whole=True).load(
+            headjax.byte_tokenizer()
+        )
 
 
 def test_files_must_belong_together(prefix, tmp_path):
     (tmp_path / "val.en").write_text("one\n")
     for target, said in (("de", r"val.en: \d lines, but val.de.gz"), ("fr", "train.fr: ")):
-        with pytest.raises(DataError, match=said):
-            config(prefix, target=target).load(byte_tokenizer())
+        with pytest.raises(headjax.DataError, match=said):
+            config(prefix, target=target).load(headjax.byte_tokenizer())
     (tmp_path / "val.en").write_text("one\n\n\n\n\n")
     (tmp_path / "val.de.gz").write_bytes(gzip.compress(b"\nzwei\ndrei\n\n\n"))
-    with pytest.raises(DataError, match=r"val: "):
+    with pytest.raises(headjax.DataError, match=r"val: "):
         list(aligned_pairs(f"{prefix}/val", "en", "de"))
 
 
 def judged(path, **fields):
     """All questions of a file, to evaluate on."""
-    return DataConfig(**{"task": f"questions:{path}", "whole": True, "length": 100, "form": {"stride": 8}} | fields)
+    return headjax.data.DataConfig(
+        **{"task": f"questions:{path}", "whole": True, "length": 100, "form": {"stride": 8}} | fields
+    )
 
 
 def test_spans_are_the_answers(tmp_path, wordpiece):
@@ -250,7 +260,7 @@ def asked(**fields):
 def test_broken_files(tmp_path, wordpiece, data, said):
     path = tmp_path / "a.json"
     path.write_text(data if isinstance(data, str) else json.dumps(data))
-    with pytest.raises(DataError, match=f"^{path}: {said}"):
+    with pytest.raises(headjax.DataError, match=f"^{path}: {said}"):
         judged(path).load(wordpiece)
 
 
@@ -262,8 +272,8 @@ def test_questions_are_cut_and_some_are_read(tmp_path, wordpiece):
     assert rows[0]["attention_mask"].sum() == QUESTION_LENGTH + 2 + 3
     for fields, given, named in (
         ({"length": 80, "form": {"stride": 128}}, wordpiece, "length: 80"),
-        ({}, byte_tokenizer(), "tokenizer: "),
+        ({}, headjax.byte_tokenizer(), "tokenizer: "),
         ({}, None, "config.data.tokenizer: "),
     ):
-        with pytest.raises(DataError, match=f"^{named}"):
+        with pytest.raises(headjax.DataError, match=f"^{named}"):
             judged(path, **fields).load(given)

@@ -7,13 +7,10 @@ import jax
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.class_names import IGNORED
-from headjax.core.errors import ConfigError, DataError
-from headjax.data import DataConfig
 from headjax.data.forms.language import Windows
 from headjax.evaluation.measures import LanguageModelling
-from headjax.evaluation.task import Task, evaluate_task
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -22,7 +19,7 @@ END = 256
 
 
 def read(place, length=1024, **fields):
-    return DataConfig(task=f"wikitext2:{place}", length=length, **fields).load(byte_tokenizer())
+    return headjax.data.DataConfig(task=f"wikitext2:{place}", length=length, **fields).load(headjax.byte_tokenizer())
 
 
 @pytest.fixture
@@ -65,8 +62,8 @@ def test_the_text_is_read_as_it_is_and_begins_with_one_token(folder, monkeypatch
 def test_perplexities_are_those_of_the_summed_loss(folder):
     model = tiny.model(tiny.decoder_config(vocab_size=257, max_length=64))
     data = read(folder, 64)
-    task = Task("wikitext2", data, LanguageModelling(**data.measured.arguments))
-    found = evaluate_task(model, task)
+    task = headjax.Task("wikitext2", data, LanguageModelling(**data.measured.arguments))
+    found = headjax.evaluate_task(model, task)
     ids = data.validation.tokens
     log = jax.nn.log_softmax(model({"input_ids": ids[None]}).logits[0])
     loss = -float(sum(log[i, token] for i, token in enumerate(ids[1:])))
@@ -77,9 +74,9 @@ def test_perplexities_are_those_of_the_summed_loss(folder):
 
 def test_what_cannot_be_used_is_one_line(folder, monkeypatch):
     for field, words in (("stride", "context=8,stride=8"), ("split", "split=train"), ("context", "context=1")):
-        with pytest.raises(ConfigError, match=f"^{field}: "):
+        with pytest.raises(headjax.ConfigError, match=f"^{field}: "):
             read(f"{folder},{words}")
-    with pytest.raises(ConfigError, match=r"stride: must be below the context of 8"):
+    with pytest.raises(headjax.ConfigError, match=r"stride: must be below the context of 8"):
         read(f"{folder},stride=8", 8)
     (folder / "wiki.train.raw.gz").unlink()
     monkeypatch.delenv("HEADJAX_DATA", raising=False)
@@ -89,5 +86,5 @@ def test_what_cannot_be_used_is_one_line(folder, monkeypatch):
         (f"{folder}/wiki.valid.raw", r"expected wiki.valid.raw"),
         ("", r"^wikitext2: .*HEADJAX_DATA .*lm/wikitext-2-raw"),
     ):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(headjax.DataError, match=said):
             read(path)

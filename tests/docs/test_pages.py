@@ -20,14 +20,12 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
+import headjax
 from docs import reference
 from headjax.cli import COMMANDS, Parser
 from headjax.commands.options import CommandOptions, name_of, parse_options
 from headjax.core import serialize
 from headjax.core.serialize import from_data
-from headjax.models import Model, ModelConfig
-from headjax.models.tasks import Classification
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.commands.language_folder import write_language_folder
 from tests.commands.test_golden import CONTRACT
@@ -197,7 +195,9 @@ def folder(tmp_path_factory):
     """The files that the pages speak of: `model` and `mine`, a classifier, with `reviews.tsv`, and `decoder`."""
     folder = tmp_path_factory.mktemp("pages")
     for name in ("model", "mine"):
-        tiny.text_encoder(Classification(classes=2), byte_tokenizer(), max_length=32).save(folder / name)
+        tiny.text_encoder(headjax.tasks.Classification(classes=2), headjax.byte_tokenizer(), max_length=32).save(
+            folder / name
+        )
     rows = "".join(f"film {i} is {'good' if i % 3 else 'bad'}\t{int(i % 3 > 0)}\n" for i in range(32))
     (folder / "reviews.tsv").write_text(f"sentence\tlabel\n{rows}")
     write_language_folder(folder / "language", max_length=32)
@@ -247,7 +247,7 @@ def test_the_map_names_the_files_on_the_way(monkeypatch: pytest.MonkeyPatch) -> 
         return softmax(logits)
 
     monkeypatch.setattr(module, "softmax", recording)
-    model = Model(from_data(ModelConfig, tiny.RUN["model"]), rngs=nnx.Rngs(0))
+    model = headjax.Model(from_data(headjax.ModelConfig, tiny.RUN["model"]), rngs=nnx.Rngs(0))
     model.forward({"input_ids": jnp.ones((1, 5), jnp.int32)})
     assert list(dict.fromkeys(reversed(seen))) == named_files()
     assert len(named_files()) <= 5

@@ -8,8 +8,6 @@ from docs import reference
 from docs.reference import escape, table
 from headjax.cli import COMMANDS
 from headjax.core.serialize import class_of_kind, kinds_of
-from headjax.data.registry import TASKS
-from headjax.training.config import TrainConfig
 
 
 def test_text_that_looks_like_a_tag_is_escaped_and_a_table_keeps_its_columns():
@@ -34,7 +32,7 @@ def test_every_kind_and_every_field_of_a_run_is_on_the_config_page():
             continue  # of another test in this process
         assert page.count(f"(kind-{name})=") == 1, name
     section = page.split("(group-trainconfig)=")[1].split("(group-")[0]
-    for field in dataclasses.fields(TrainConfig):
+    for field in dataclasses.fields(headjax.TrainConfig):
         assert f"| `{field.name}` |" in section
     for target in set(re.findall(r"\]\(#([\w-]+)\)", page)):
         assert f"({target})=" in page
@@ -64,7 +62,7 @@ def test_every_command_is_on_its_page_with_its_help():
 def test_every_task_is_on_its_page_with_what_it_needs():
     lines = [line.split(" | ") for line in reference.tasks_page().splitlines() if line.startswith("| ")]
     rows = {name.removeprefix("| "): cells for name, *cells in lines}
-    assert set(rows) - {"Task", "---"} == {*TASKS}
+    assert set(rows) - {"Task", "---"} == {*headjax.data.TASKS}
     assert all(needs for needs, *_ in rows.values())
     first = {name: rows[name][2].split(",")[0] for name in ("pairs", "regression", "tokens")}
     assert first == {"pairs": "accuracy", "regression": "spearman", "tokens": "entity_f1"}

@@ -6,22 +6,13 @@ import sys
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError, HeadjaxError, ParameterError
-from headjax.data import DataConfig
+import headjax
 from headjax.data.forms import PretrainingForm
 from headjax.data.prepare import prepare
 from headjax.data.rows import Row, RowSource
-from headjax.data.stream import evaluation_batches
-from headjax.evaluation.specs import load_task
 from headjax.evaluation.structured import answer_f1, best_span, exact_match, normalize_answer, squad_metrics
-from headjax.evaluation.task import Task, evaluate, evaluate_task, measure_of, measure_task
-from headjax.evaluation.translation import corpus_bleu, translate
-from headjax.models.config import Output
-from headjax.models.encoder import EncoderConfig
-from headjax.models.encoder_decoder import EncoderDecoderConfig
-from headjax.models.generation import beam_search
-from headjax.models.tasks import Pretraining, Span
-from headjax.tokenizers.vocabularies import byte_tokenizer
+from headjax.evaluation.task import measure_of
+from headjax.evaluation.translation import corpus_bleu
 from tests.closeness import close_to
 from tests.data.squad import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import TEXT, WORDS
@@ -36,14 +27,14 @@ def damaged(value):
 
 
 def test_save_and_evaluate_name_the_weights_or_the_batch(tmp_path):
-    with pytest.raises(ParameterError, match=r"^embeddings/token: "):
+    with pytest.raises(headjax.ParameterError, match=r"^embeddings/token: "):
         damaged(np.nan).save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
-    with pytest.raises(HeadjaxError, match=r"^embeddings/token: "):
-        evaluate(damaged(np.nan), [tokens()])
+    with pytest.raises(headjax.HeadjaxError, match=r"^embeddings/token: "):
+        headjax.evaluate(damaged(np.nan), [tokens()])
     # Finite weights whose products are not.
-    with pytest.raises(HeadjaxError, match=r"^evaluation: .*batch 0.*(nan|inf)$"):
-        evaluate(damaged(3e38), [tokens()])
+    with pytest.raises(headjax.HeadjaxError, match=r"^evaluation: .*batch 0.*(nan|inf)$"):
+        headjax.evaluate(damaged(3e38), [tokens()])
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +45,17 @@ def pretraining(folder, tokenizer):
     rows = RowSource.of([Row(f"document {number}", {"text": text}) for number, text in enumerate(texts)])
     splits = {"train": rows, "validation": rows}
     prepare("bert_pretraining", PretrainingForm(length=24), splits, tokenizer, folder / "out")
-    data = DataConfig(task=str(folder / "out")).load()
-    return Task("pretraining", data, measure_of(data))
+    data = headjax.data.DataConfig(task=str(folder / "out")).load()
+    return headjax.Task("pretraining", data, measure_of(data))
 
 
 def test_both_accuracies_count_what_is_right(pretraining):
-    config = EncoderConfig(
+    config = headjax.EncoderConfig(
         attention=multi_head(), hidden=16, vocab_size=len(WORDS), max_length=24, width=16, num_layers=1,
-        task=Pretraining(),
+        task=headjax.tasks.Pretraining(),
     )  # fmt: skip
     bert = model(config)
-    found = measure_task(bert, pretraining, batch_size=4)
+    found = headjax.measure_task(bert, pretraining, batch_size=4)
     right = masked = following = examples = 0
     for batch in pretraining.batches(4):
         output = bert(batch)
@@ -93,40 +84,40 @@ def prefix(folder):
 
 @pytest.fixture(scope="module")
 def translator():
-    config = EncoderDecoderConfig.transformer_base(
+    config = headjax.EncoderDecoderConfig.transformer_base(
         vocab_size=257, width=16, num_layers=1, attention=multi_head(), hidden=16, activation="gelu"
     )
-    return model(config).replace(tokenizer=byte_tokenizer())
+    return model(config).replace(tokenizer=headjax.byte_tokenizer())
 
 
 def test_perplexity_of_translations(translator, prefix):
-    task = load_task(f"translation:{prefix}:xx-yy", translator, length=8)
-    metrics = evaluate_task(translator, task, batch_size=4)
+    task = headjax.load_task(f"translation:{prefix}:xx-yy", translator, length=8)
+    metrics = headjax.evaluate_task(translator, task, batch_size=4)
     assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]))
     assert metrics["bits_per_byte"] > metrics["loss"] / np.log(2)  # the end tokens stand for no byte
-    with pytest.raises(HeadjaxError, match=r"^task: expected translation:PATH:SOURCE-TARGET"):
-        load_task("translation:data/file", translator)
+    with pytest.raises(headjax.HeadjaxError, match=r"^task: expected translation:PATH:SOURCE-TARGET"):
+        headjax.load_task("translation:data/file", translator)
 
 
 def test_translations_are_those_of_beam_search(translator, prefix):
     pytest.importorskip("sacrebleu", reason="sacrebleu is not installed")
-    config = DataConfig(task=f"translation:{prefix}:xx-yy", whole=True, length=8)
-    pairs = config.load(byte_tokenizer()).validation
-    found = translate(translator, pairs, batch_size=4, beams=2, max_new_tokens=4)
+    config = headjax.data.DataConfig(task=f"translation:{prefix}:xx-yy", whole=True, length=8)
+    pairs = config.load(headjax.byte_tokenizer()).validation
+    found = headjax.translate(translator, pairs, batch_size=4, beams=2, max_new_tokens=4)
     assert len(found.texts) == 5
     assert 0 <= found.bleu.score <= 100
-    batch = next(evaluation_batches(pairs, 4))
-    tokens = beam_search(
+    batch = next(headjax.evaluation_batches(pairs, 4))
+    tokens = headjax.beam_search(
         translator, {name: batch[name] for name in ("input_ids", "attention_mask")}, beams=2, max_new_tokens=4,
         end_token=256,
     ).tokens  # fmt: skip
     first = np.asarray(tokens)[0, 0]
-    assert found.texts[0] == byte_tokenizer().decode(first[: [*first, 256].index(256)]).strip()
+    assert found.texts[0] == headjax.byte_tokenizer().decode(first[: [*first, 256].index(256)]).strip()
 
 
 def test_sacrebleu_is_named_where_it_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
-    with pytest.raises(DataError, match=r"^bleu: .*sacrebleu"):
+    with pytest.raises(headjax.DataError, match=r"^bleu: .*sacrebleu"):
         corpus_bleu(["a"], ["a"])
 
 
@@ -138,7 +129,7 @@ def squad(folder):
 
 @pytest.fixture(scope="module")
 def reader(tokenizer):
-    return text_encoder(Span(), tokenizer, max_length=100)
+    return text_encoder(headjax.tasks.Span(), tokenizer, max_length=100)
 
 
 def test_best_span_by_trying_all():
@@ -148,7 +139,9 @@ def test_best_span_by_trying_all():
     inside[:, 5:38] = 1
     logits[0, 37, 0] = logits[0, 6, 1] = 50.0  # an end before its start
     logits[1, 5, 0] = logits[1, 36, 1] = 50.0  # 32 tokens
-    scores, starts, ends = (np.asarray(array) for array in best_span(Output(logits, logits), {"context_mask": inside}))
+    scores, starts, ends = (
+        np.asarray(array) for array in best_span(headjax.models.Output(logits, logits), {"context_mask": inside})
+    )
     for row in range(3):
         spans = {
             (start, end): logits[row, start, 0] + logits[row, end, 1]
@@ -161,9 +154,9 @@ def test_best_span_by_trying_all():
 
 
 def test_a_question_is_answered_by_its_best_window(reader, squad):
-    task = load_task(squad, reader)
+    task = headjax.load_task(squad, reader)
     assert task.data.validation[0]["input_ids"].shape == (100,)  # as many as the model has positions
-    found = measure_task(reader, task, batch_size=2)
+    found = headjax.measure_task(reader, task, batch_size=2)
     assert found.examples == len(task.data.validation.windows.windows)
     answers = task.measure.answers(found.outcomes)
     assert list(answers) == [0, 1, 2]

@@ -5,15 +5,10 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.errors import DataError, HeadjaxError
 from headjax.evaluation.measures import Classes, LanguageModelling, Numbers
 from headjax.evaluation.paired import compare
 from headjax.evaluation.predictions import Inputs, predict, predict_images, read_inputs
-from headjax.evaluation.specs import load_task
 from headjax.evaluation.structured import Spans
-from headjax.evaluation.task import evaluate_task, measure_task
-from headjax.models.tasks import Classification, MultiLabel, NoTask, Regression, Span
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, close_to
 from tests.data.images import write_mnist
@@ -26,7 +21,7 @@ TEXTS = [f"{WORDS[5]} {WORDS[6]}", WORDS[7], f"{WORDS[8]} {WORDS[9]} {WORDS[10]}
 
 
 def test_classes_by_name_with_their_probabilities(bert):
-    named = headjax.with_task(bert, Classification(classes=2, names=("bad", "good")))
+    named = headjax.with_task(bert, headjax.tasks.Classification(classes=2, names=("bad", "good")))
     found = predict(named, Inputs(TEXTS, given=["x", "y", "z"]), batch_size=2)
     batch = headjax.text_batch(named.tokenizer, TEXTS)
     expected = np.asarray(jax.nn.softmax(named(batch).logits))
@@ -38,14 +33,14 @@ def test_classes_by_name_with_their_probabilities(bert):
 
 
 def test_numbers(bert):
-    model = headjax.with_task(bert, Regression())
+    model = headjax.with_task(bert, headjax.tasks.Regression())
     found = predict(model, Inputs(TEXTS, TEXTS))
     logits = np.asarray(model(headjax.text_batch(model.tokenizer, TEXTS, TEXTS)).logits)[:, 0]
     assert_close([one["number"] for one in found], logits, sums=tiny.SUMS)
 
 
 def test_embeddings_are_means_and_pairs_have_cosines(bert):
-    model = headjax.with_task(bert, NoTask())
+    model = headjax.with_task(bert, headjax.tasks.NoTask())
     found = np.asarray([one["embedding"] for one in predict(model, Inputs(TEXTS), batch_size=2)])
     alone = np.asarray(model(headjax.text_batch(model.tokenizer, TEXTS[1:2])).hidden)[0, :3]  # [CLS] word [SEP]
     assert_close(found[1], alone.mean(axis=0), sums=tiny.SUMS)
@@ -55,23 +50,23 @@ def test_embeddings_are_means_and_pairs_have_cosines(bert):
 
 
 def test_answers_are_spans_of_the_context(bert):
-    model = headjax.with_task(bert, Span())
+    model = headjax.with_task(bert, headjax.tasks.Span())
     contexts = [" ".join(WORDS[5:9]), " ".join(WORDS[9:14])]
     found = predict(model, Inputs(TEXTS[:2], contexts))
     for one, context in zip(found, contexts, strict=True):
         assert one["answer"]
         assert one["answer"] in context
         assert np.isfinite(one["score"])
-    with pytest.raises(HeadjaxError, match="question and context"):
+    with pytest.raises(headjax.HeadjaxError, match="question and context"):
         predict(model, Inputs(TEXTS))
 
 
 def test_questions_of_a_file_have_the_answers_that_are_evaluated(bert, tmp_path):
     write_squad(tmp_path / "dev.json", long_paragraph(), SHORT)
-    model = headjax.with_task(bert, Span())
-    task = load_task(f"squad:{tmp_path / 'dev.json'}", model)
+    model = headjax.with_task(bert, headjax.tasks.Span())
+    task = headjax.load_task(f"squad:{tmp_path / 'dev.json'}", model)
     assert task.name == f"squad:{tmp_path / 'dev.json'}"  # so that commands tell the examples of two files apart
-    evaluated = measure_task(model, task)
+    evaluated = headjax.measure_task(model, task)
     expected = task.measure.answers(evaluated.outcomes)
     inputs = read_inputs(f"squad:{tmp_path / 'dev.json'}")
     found = predict(model, inputs, batch_size=2)
@@ -85,16 +80,16 @@ def test_questions_of_a_file_have_the_answers_that_are_evaluated(bert, tmp_path)
 def test_similarities_are_those_that_are_evaluated(bert, tmp_path):
     rows = [(TEXTS[0], TEXTS[1], "1.5"), (TEXTS[1], TEXTS[2], "4.0")]
     path = write_lines(tmp_path / "pairs.tsv", "sentence1\tsentence2\tscore", *("\t".join(row) for row in rows))
-    model = headjax.with_task(bert, NoTask())
+    model = headjax.with_task(bert, headjax.tasks.NoTask())
     found = predict(model, read_inputs(str(path)))
-    outcomes = measure_task(model, load_task(str(path), model)).outcomes
+    outcomes = headjax.measure_task(model, headjax.load_task(str(path), model)).outcomes
     assert_close([one["similarity"] for one in found], outcomes["prediction"], sums=tiny.SUMS)
     assert [one["given"] for one in found] == ["1.5", "4.0"]
 
 
 def test_sources_are_cut_to_the_models_positions():
     config = translation(vocab_size=257, num_layers=1, positions="learned", max_length=8)
-    model = tiny.model(config).replace(tokenizer=byte_tokenizer())
+    model = tiny.model(config).replace(tokenizer=headjax.byte_tokenizer())
     long, cut, three = predict(model, Inputs(["abcdefghijkl", "abcdefg", "abc"]), beams=1)
     assert long["translation"] == cut["translation"]
     (asked,) = predict(model, Inputs(["abcdefg"]), length=4, beams=1)
@@ -119,13 +114,13 @@ def test_files_with_and_without_labels(tmp_path):
     found = read("nli.tsv", "premise\thypothesis\tclass", "a\tb\tc")
     assert found == (["a"], ["b"], ["c"], [])  # as they are evaluated
     assert read("lines.txt", "a", "", "c") == (["a", "c"], [], [], [])
-    with pytest.raises(DataError, match=r"pairs\.tsv: .* en, de"):
+    with pytest.raises(headjax.DataError, match=r"pairs\.tsv: .* en, de"):
         read("pairs.tsv", "en\tde", "a\tb")
     assert read_inputs(f"translation:{tmp_path}/pairs.tsv:en-de")[:4] == (["a"], [], ["b"], [])
-    with pytest.raises(HeadjaxError, match=r"^task: expected translation:PATH:SOURCE-TARGET"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^task: expected translation:PATH:SOURCE-TARGET"):
         read_inputs("translation:pairs.tsv")
     assert read_inputs("mnist") is None
-    with pytest.raises(DataError, match=rf"^{tmp_path}/empty\.tsv: .*no"):
+    with pytest.raises(headjax.DataError, match=rf"^{tmp_path}/empty\.tsv: .*no"):
         read("empty.tsv", "text")
 
 
@@ -142,25 +137,25 @@ def drawn_twice(bert, output, spec):
 
 
 def test_classes_agree_by_their_share(bert, table):
-    (first, second), tasks = drawn_twice(bert, Classification(classes=2), table)
+    (first, second), tasks = drawn_twice(bert, headjax.tasks.Classification(classes=2), table)
     found = compare((first, second), tasks)
     predictions = [headjax.measure_task(one, tasks[0]).outcomes["prediction"] for one in (first, second)]
     assert found.agreement == np.mean(predictions[0] == predictions[1])
     assert found.test == "McNemar's exact test"
-    assert found.second.metrics == evaluate_task(second, tasks[0])
+    assert found.second.metrics == headjax.evaluate_task(second, tasks[0])
     same = compare((first, first), (tasks[0], tasks[0]))
     assert (same.agreement, same.significance.p_value) == (1.0, 1.0)
 
 
 def test_numbers_and_similarities_agree_by_their_difference(bert, table, folder):
-    (first, second), tasks = drawn_twice(bert, Regression(), table)
+    (first, second), tasks = drawn_twice(bert, headjax.tasks.Regression(), table)
     found = compare((first, second), tasks)
     a, b = (headjax.measure_task(one, tasks[0]).outcomes["prediction"] for one in (first, second))
     assert found.agreement == np.abs(a - b).mean() > 0
     assert found.measure == "mean absolute difference of predictions"
     rows = (f"{x} film\tgood {y}\t{i}.5" for i, (x, y) in enumerate(zip(WORDS[5:9], WORDS[9:13], strict=True)))
     path = write_lines(folder / "pairs.tsv", "sentence1\tsentence2\tscore", *rows)
-    embedding = headjax.with_task(bert, NoTask())
+    embedding = headjax.with_task(bert, headjax.tasks.NoTask())
     task = headjax.load_task(str(path), embedding, split="all")
     same = compare((embedding, embedding), (task, task))
     assert (same.agreement, same.measure) == (0.0, found.measure)
@@ -169,7 +164,7 @@ def test_numbers_and_similarities_agree_by_their_difference(bert, table, folder)
 
 def test_answers_agree_by_their_share(bert, folder):
     write_squad(folder / "dev.json", long_paragraph(), SHORT)
-    models, tasks = drawn_twice(bert, Span(), f"squad:{folder / 'dev.json'}")
+    models, tasks = drawn_twice(bert, headjax.tasks.Span(), f"squad:{folder / 'dev.json'}")
     same = compare((models[0], models[0]), (tasks[0], tasks[0]))
     assert (same.agreement, same.measure) == (1.0, "share of questions with equal answers")
     found = compare(models, tasks)
@@ -183,7 +178,7 @@ def test_tokens_agree_over_those_that_both_models_have(tmp_path):
 
     def decoder(tokens):
         config = tiny.decoder_config(vocab_size=tokens, max_length=16)
-        return tiny.model(config).replace(tokenizer=byte_tokenizer())
+        return tiny.model(config).replace(tokenizer=headjax.byte_tokenizer())
 
     full = decoder(264)
     table = full.params["embeddings"] | {"token": full.params["embeddings"]["token"][:257]}
@@ -207,7 +202,7 @@ def test_texts_that_are_empty_are_said_with_their_examples(tmp_path):
 
 
 def test_columns_that_are_named_as_a_prediction_are_kept_beside_it(tmp_path, bert):
-    model = headjax.with_task(bert, MultiLabel(classes=2, names=("bad", "good")))
+    model = headjax.with_task(bert, headjax.tasks.MultiLabel(classes=2, names=("bad", "good")))
     path = write_lines(tmp_path / "a.csv", "id,sentence,text,labels", "1,good,long,x", "2,bad,short,y")
     found = predict(model, read_inputs(str(path)))
     assert [one["text"] for one in found] == ["good", "bad"]
@@ -216,6 +211,6 @@ def test_columns_that_are_named_as_a_prediction_are_kept_beside_it(tmp_path, ber
 
 
 def test_several_labels_have_their_probabilities(bert):
-    model = headjax.with_task(bert, MultiLabel(classes=2, names=("bad", "good")))
+    model = headjax.with_task(bert, headjax.tasks.MultiLabel(classes=2, names=("bad", "good")))
     for one in predict(model, Inputs(TEXTS)):
         assert one["labels"] == [name for name, chance in one["probabilities"].items() if chance > 0.5]

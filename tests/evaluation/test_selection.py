@@ -6,13 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError, HeadjaxError
-from headjax.data.examples import Padded, TaskData, TokenBlocks, sequences
+import headjax
+from headjax.data.examples import Padded, TokenBlocks, sequences
 from headjax.data.forms.questions import Question, QuestionWindows, Window, Windows
 from headjax.evaluation.measures import Classes, LanguageModelling
-from headjax.evaluation.selection import RULE, describe, in_words, selection_of, split_task
+from headjax.evaluation.selection import RULE, describe, in_words, selection_of
 from headjax.evaluation.structured import Spans
-from headjax.evaluation.task import Task
 
 
 def rows(ids, **columns) -> Padded:
@@ -21,7 +20,7 @@ def rows(ids, **columns) -> Padded:
     return sequences({"input_ids": arrays, **columns}, {"labels": np.arange(len(ids))}, padding_id=99)
 
 
-def labels(task: Task, limit: int = 0) -> list[int]:
+def labels(task: headjax.Task, limit: int = 0) -> list[int]:
     """The labels of the examples that a task's batches give."""
     return [int(label) for batch in task.batches(4, limit=limit) for label in batch["labels"] if label != -100]
 
@@ -29,12 +28,14 @@ def labels(task: Task, limit: int = 0) -> list[int]:
 GOLDEN = [11, 6, 13, 9, 0, 3, 8, 7, 5, 12]
 """The labels of the half of `SINGLE` to choose on: what every machine has to find."""
 
-SINGLE = Task("table.tsv", TaskData(None, (), rows([[i, i + 1, 7] for i in range(20)]), {}), Classes())
+SINGLE = headjax.Task(
+    "table.tsv", headjax.data.TaskData(None, (), rows([[i, i + 1, 7] for i in range(20)]), {}), Classes()
+)
 BOTH = dataclasses.replace(SINGLE, data=SINGLE.data._replace(train=rows([[i] * (1 + i % 3) for i in range(30)])))
 
 
 def test_training_examples_are_drawn_at_random_and_the_others_are_left_as_they_are():
-    selection, evaluation = split_task(BOTH)
+    selection, evaluation = headjax.split_task(BOTH)
     assert evaluation is BOTH
     assert (selection.split, evaluation.split) == ("train", "validation")
     assert sorted(labels(selection)) == list(range(30))
@@ -46,7 +47,7 @@ def test_training_examples_are_drawn_at_random_and_the_others_are_left_as_they_a
 
 
 def test_one_split_is_divided_in_disjoint_halves_that_are_the_same_everywhere():
-    selection, evaluation = split_task(SINGLE)
+    selection, evaluation = headjax.split_task(SINGLE)
     chosen, judged = labels(selection), labels(evaluation)
     assert sorted(chosen + judged) == list(range(20))
     assert len(chosen) == len(judged) == 10
@@ -63,57 +64,59 @@ def test_what_an_example_is_padded_to_and_its_label_do_not_move_it():
     ids = [own.records[index]["input_ids"] for index in range(20)]
     longer = dataclasses.replace(sequences({"input_ids": ids}, {"labels": np.arange(20)[::-1]}), length=32)
     other = dataclasses.replace(SINGLE, data=SINGLE.data._replace(validation=longer))
-    assert [19 - label for label in labels(split_task(other).selection)] == GOLDEN
+    assert [19 - label for label in labels(headjax.split_task(other).selection)] == GOLDEN
 
 
 def test_equal_examples_and_pairs_of_one_text_stay_together():
     pairs = [[1 + i % 5, 2, i] for i in range(20)]
     types = [np.asarray([0, 0, 1], np.int32)] * 20
     task = dataclasses.replace(SINGLE, data=SINGLE.data._replace(validation=rows(pairs, token_type_ids=types)))
-    selection, evaluation = split_task(task)
+    selection, evaluation = headjax.split_task(task)
     firsts = [{label % 5 for label in labels(part)} for part in (selection, evaluation)]
     assert not firsts[0] & firsts[1]
     assert firsts[0] | firsts[1] == set(range(5))
     assert len(labels(selection)) == 12
     same = dataclasses.replace(SINGLE, data=SINGLE.data._replace(validation=rows([[3, 4]] * 6)))
-    with pytest.raises(DataError, match=r"^table\.tsv: .*--calibration"):
-        split_task(same)
+    with pytest.raises(headjax.DataError, match=r"^table\.tsv: .*--calibration"):
+        headjax.split_task(same)
 
 
 def test_blocks_of_text_are_divided_too():
-    task = Task("text", TaskData(None, (), TokenBlocks(np.arange(40), 4), {}), LanguageModelling())
-    parts = [{int(row[0]) for batch in part.batches(1) for row in batch["input_ids"]} for part in split_task(task)]
+    task = headjax.Task("text", headjax.data.TaskData(None, (), TokenBlocks(np.arange(40), 4), {}), LanguageModelling())
+    parts = [
+        {int(row[0]) for batch in part.batches(1) for row in batch["input_ids"]} for part in headjax.split_task(task)
+    ]
     assert parts[0] | parts[1] == set(range(0, 40, 4))
     assert not parts[0] & parts[1]
 
 
 def test_other_examples_may_be_named():
-    selection, evaluation = split_task(SINGLE, "validation")
+    selection, evaluation = headjax.split_task(SINGLE, "validation")
     assert labels(selection) == labels(evaluation) == list(range(20))
     assert any("flatters" in note for note in in_words(describe(selection), describe(evaluation)))
     other = dataclasses.replace(BOTH, name="other")
-    selection, evaluation = split_task(SINGLE, other)
+    selection, evaluation = headjax.split_task(SINGLE, other)
     assert evaluation is SINGLE
     assert describe(selection) == {"task": "other", "split": "train", "examples": 30}
-    assert describe(split_task(BOTH, dataclasses.replace(SINGLE, name="own"))[0])["split"] == "all"
-    with pytest.raises(HeadjaxError, match=r"^select: .*'test'"):
-        split_task(BOTH, "test")
+    assert describe(headjax.split_task(BOTH, dataclasses.replace(SINGLE, name="own"))[0])["split"] == "all"
+    with pytest.raises(headjax.HeadjaxError, match=r"^select: .*'test'"):
+        headjax.split_task(BOTH, "test")
 
 
 def test_training_examples_may_be_another_tasks():
     train = dataclasses.replace(SINGLE, name="train")
-    selection, evaluation = split_task(BOTH, train=train)
+    selection, evaluation = headjax.split_task(BOTH, train=train)
     described = {"task": "train", "split": "all", "examples": 20}
     assert describe(selection) == described
     assert labels(evaluation) == list(range(20))
     assert {int(batch["labels"][0]) for batch in evaluation.sample(99, 1)} == set(range(20))
     # A task with one split is not divided then.
-    assert describe(split_task(SINGLE, train=BOTH).evaluation)["split"] == "all"
-    assert describe(split_task(SINGLE, "validation", train=BOTH).selection)["examples"] == 20
+    assert describe(headjax.split_task(SINGLE, train=BOTH).evaluation)["split"] == "all"
+    assert describe(headjax.split_task(SINGLE, "validation", train=BOTH).selection)["examples"] == 20
 
 
 def test_samples_are_drawn_by_seed():
-    selection = split_task(BOTH).selection
+    selection = headjax.split_task(BOTH).selection
     drawn = {tuple(int(label) for label in selection.sample(4, 4, seed=seed)[0]["labels"]) for seed in range(4)}
     assert len(drawn) == 4
 

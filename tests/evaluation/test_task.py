@@ -8,16 +8,9 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.errors import ConfigError, DataError, HeadjaxError
-from headjax.data.examples import TaskData, TokenBlocks, sequences
+from headjax.data.examples import TokenBlocks, sequences
 from headjax.evaluation.measures import Classes, Numbers, Similarities
-from headjax.evaluation.specs import load_task
-from headjax.evaluation.task import Task, evaluate_task, measure_task, reduce_batches
-from headjax.heads.ablation import ablate
-from headjax.heads.scoring import score_heads
-from headjax.models.config import Loss
-from headjax.models.tasks import Classification, NoTask, Regression
-from headjax.tokenizers.vocabularies import byte_tokenizer
+from headjax.evaluation.task import reduce_batches
 from tests import tiny
 from tests.closeness import assert_close, close_to
 from tests.data.vocabulary import TEXT, write_lines
@@ -48,17 +41,17 @@ def similarities(folder, sentences, tokenizer):
 
 @pytest.fixture(scope="module")
 def plain(tokenizer):
-    return text_encoder(NoTask(), tokenizer)
+    return text_encoder(headjax.tasks.NoTask(), tokenizer)
 
 
 @pytest.fixture(scope="module")
 def classifier(tokenizer):
-    return text_encoder(Classification(classes=3), tokenizer)
+    return text_encoder(headjax.tasks.Classification(classes=3), tokenizer)
 
 
 def test_classification_counts_every_example_once_and_no_padding(classifier, table):
-    task = load_task(table, classifier)
-    found = measure_task(classifier, task, batch_size=4)
+    task = headjax.load_task(table, classifier)
+    found = headjax.measure_task(classifier, task, batch_size=4)
     source = task.data.validation
     logits = np.concatenate([classifier(batch).logits for batch in task.batches(4)])[:11]
     row = source[2]
@@ -80,18 +73,18 @@ def test_classification_counts_every_example_once_and_no_padding(classifier, tab
 
 
 def test_buckets_and_limits(classifier, table):
-    task = load_task(table, classifier)
-    plain = evaluate_task(classifier, task, batch_size=4)
-    bucketed = evaluate_task(classifier, task, batch_size=4, buckets=(8, 16))
+    task = headjax.load_task(table, classifier)
+    plain = headjax.evaluate_task(classifier, task, batch_size=4)
+    bucketed = headjax.evaluate_task(classifier, task, batch_size=4, buckets=(8, 16))
     assert bucketed == close_to(plain, sums=tiny.SUMS)
     lengths = [batch["input_ids"].shape[1] for batch in task.batches(4, buckets=(8, 16))]
     assert lengths == sorted(lengths)
     assert len(set(lengths)) > 1
-    some = measure_task(classifier, task, limit=5, batch_size=4)
-    whole = measure_task(classifier, task, batch_size=4)
+    some = headjax.measure_task(classifier, task, limit=5, batch_size=4)
+    whole = headjax.measure_task(classifier, task, batch_size=4)
     assert some.examples == 5
     assert_close(some.outcomes["loss"], whole.outcomes["loss"][:5], sums=tiny.SUMS)
-    with pytest.raises(ConfigError, match=r"^limit: must not be negative, got -1$"):
+    with pytest.raises(headjax.ConfigError, match=r"^limit: must not be negative, got -1$"):
         task.batches(4, limit=-1)
     assert (task.count_batches(4), task.count_batches(4, limit=5)) == (3, 2)
     assert task.count_batches(4, buckets=(8, 16)) == len(lengths) > 3
@@ -100,28 +93,38 @@ def test_buckets_and_limits(classifier, table):
 
 def test_outcomes_serve_ablation(classifier, table):
     """Any metric after removing any head follows from per-example outcomes of one sweep."""
-    task = load_task(table, classifier)
-    found = ablate(classifier, task.batches(4), metrics=task.measure.of_model())
+    task = headjax.load_task(table, classifier)
+    found = headjax.ablate(classifier, task.batches(4), metrics=task.measure.of_model())
     for number in (1, 2):
         head = found.heads[number]
         names = task.measure.outcomes()
         metrics = task.measure.metrics({name: found.ablated[name][number] for name in names})
-        masked = evaluate_task(headjax.gated(classifier, {head: 0.0}), task, batch_size=4)
+        masked = headjax.evaluate_task(headjax.gated(classifier, {head: 0.0}), task, batch_size=4)
         assert metrics == close_to({name: masked[name] for name in metrics}, sums=tiny.SUMS)
 
 
 @pytest.mark.parametrize(
     ("spec", "output", "changed", "said"),
     [
-        ("TABLE", Classification(classes=2), {}, r"classes\.tsv: row 4: .*'2'"),
-        ("TABLE", NoTask(), {}, "^task: .*no_task; headjax finetune"),
-        ("stsb:STS", Classification(classes=3), {}, "^task: .*regression; .* classification of 3 classes"),
-        ("sentence_similarity:STS", Classification(classes=3), {}, "^task: .*sentence_similarity"),
-        ("all:TABLE", Classification(classes=3), {"tokenizer": byte_tokenizer()}, "^task: .*language model"),
-        ("TABLE", Classification(classes=3), {"tokenizer": None}, "^task: .*tokenizer"),
-        ("sst", Classification(classes=3), {}, "^task: .*'sst'; did you mean 'sst2'"),
-        ("missing.tsv", Classification(classes=3), {}, r"^missing\.tsv: "),
-        ("ODD", Classification(classes=3), {}, r"odd\.csv: .* remark"),
+        ("TABLE", headjax.tasks.Classification(classes=2), {}, r"classes\.tsv: row 4: .*'2'"),
+        ("TABLE", headjax.tasks.NoTask(), {}, "^task: .*no_task; headjax finetune"),
+        (
+            "stsb:STS",
+            headjax.tasks.Classification(classes=3),
+            {},
+            "^task: .*regression; .* classification of 3 classes",
+        ),
+        ("sentence_similarity:STS", headjax.tasks.Classification(classes=3), {}, "^task: .*sentence_similarity"),
+        (
+            "all:TABLE",
+            headjax.tasks.Classification(classes=3),
+            {"tokenizer": headjax.byte_tokenizer()},
+            "^task: .*language model",
+        ),
+        ("TABLE", headjax.tasks.Classification(classes=3), {"tokenizer": None}, "^task: .*tokenizer"),
+        ("sst", headjax.tasks.Classification(classes=3), {}, "^task: .*'sst'; did you mean 'sst2'"),
+        ("missing.tsv", headjax.tasks.Classification(classes=3), {}, r"^missing\.tsv: "),
+        ("ODD", headjax.tasks.Classification(classes=3), {}, r"odd\.csv: .* remark"),
     ],
 )
 def test_models_that_do_not_fit_and_unknown_specs(
@@ -129,8 +132,8 @@ def test_models_that_do_not_fit_and_unknown_specs(
 ):
     monkeypatch.chdir(folder)
     odd = write_lines(folder / "odd.csv", "remark,label", "a,b")
-    with pytest.raises(HeadjaxError, match=said):
-        load_task(
+    with pytest.raises(headjax.HeadjaxError, match=said):
+        headjax.load_task(
             spec.replace("TABLE", table).replace("STS", similarities).replace("ODD", str(odd)),
             text_encoder(output, tokenizer).replace(**changed),
         )
@@ -138,15 +141,15 @@ def test_models_that_do_not_fit_and_unknown_specs(
 
 def test_examples_without_targets_are_named():
     """By the task's name or file, also where there is no example at all."""
-    for batches in ([], [(Loss(np.zeros(2), np.zeros(2)), {})]):
-        with pytest.raises(DataError, match=r"^reviews\.tsv: "):
+    for batches in ([], [(headjax.models.Loss(np.zeros(2), np.zeros(2)), {})]):
+        with pytest.raises(headjax.DataError, match=r"^reviews\.tsv: "):
             reduce_batches(Numbers(), batches, "reviews.tsv")
 
 
 def test_regression(tokenizer, similarities):
-    regression = text_encoder(Regression(), tokenizer)
-    task = load_task(f"stsb:{similarities}", regression)
-    found = measure_task(regression, task, batch_size=4)
+    regression = text_encoder(headjax.tasks.Regression(), tokenizer)
+    task = headjax.load_task(f"stsb:{similarities}", regression)
+    found = headjax.measure_task(regression, task, batch_size=4)
     logits = np.concatenate([regression(batch).logits[:, 0] for batch in task.batches(4)])[:11]
     labels = np.arange(11) % 6
     spread = np.abs(logits).max() / logits.std()
@@ -159,9 +162,9 @@ def test_regression(tokenizer, similarities):
 
 
 def test_similarity_is_that_of_sentences_read_alone(plain, tokenizer, similarities, sentences):
-    task = load_task(f"sentence_similarity:{similarities}", plain)
+    task = headjax.load_task(f"sentence_similarity:{similarities}", plain)
     assert isinstance(task.measure, Similarities)
-    found = measure_task(plain, task, batch_size=4)
+    found = headjax.measure_task(plain, task, batch_size=4)
 
     def embedding(text):
         (ids,) = tokenizer.encode([text])
@@ -177,10 +180,10 @@ def test_similarity_is_that_of_sentences_read_alone(plain, tokenizer, similariti
 
 
 def test_similarity_scores_heads_and_has_finite_gradients_at_padding(plain, similarities):
-    task = load_task(f"sentence_similarity:{similarities}", plain)
+    task = headjax.load_task(f"sentence_similarity:{similarities}", plain)
     fitted = task.fit(plain)
     assert fitted.num_parameters == plain.num_parameters
-    scores = score_heads(fitted, task.batches(4), statistics=())
+    scores = headjax.score_heads(fitted, task.batches(4), statistics=())
     assert scores.examples == 11
     assert min(scores.values["importance"].values()) > 0
     last = list(task.batches(4))[-1]
@@ -201,7 +204,7 @@ def task():
     """Example i consists of the token i alone, and has it as its label."""
     ids = [np.full(length, i, np.int32) for i, length in enumerate(LENGTHS)]
     rows = sequences({"input_ids": ids}, {"labels": np.arange(len(LENGTHS))}, padding_id=99)
-    return Task("some", TaskData(None, rows, rows, {}), Classes())
+    return headjax.Task("some", headjax.data.TaskData(None, rows, rows, {}), Classes())
 
 
 def drawn(batches):
@@ -218,11 +221,11 @@ def test_a_sample_is_seeded_and_without_replacement(task):
     starts = [row[0] for batch in blocks.sample(5, 2) for row in batch["input_ids"] if row.any()]
     assert len(set(starts)) == len(starts)
     assert all(start % 4 == 0 for start in starts)
-    with pytest.raises(ConfigError, match=r"^count: "):
+    with pytest.raises(headjax.ConfigError, match=r"^count: "):
         task.sample(0)
     empty = dataclasses.replace(task, data=task.data._replace(train=task.data.train.select(np.arange(0))))
     for draw in (lambda: empty.sample(3), empty.train_batches):
-        with pytest.raises(DataError, match=r"^some: "):
+        with pytest.raises(headjax.DataError, match=r"^some: "):
             draw()
 
 

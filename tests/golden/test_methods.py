@@ -12,10 +12,7 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax.heads.learned_gates import HardConcrete, Subset
-from headjax.heads.orders import ORDERS, OrderConfig
-from headjax.shrinking.measure import MeasureConfig
-from headjax.shrinking.search_space import SearchSpace, SubLayerSize
+from headjax.heads.orders import ORDERS
 from tests.golden.results import CLOSE, by_head, compare, drawn, summary
 from tests.golden.test_families import FAMILIES, batch, family, labelled, outputs
 
@@ -51,7 +48,7 @@ def test_scores_and_ablations(name):
     for mode in ("each", "all-but-one", "group"):
         found = headjax.ablate(model, batches, mode)
         results |= {"baseline": found.baseline["loss"], f"ablated/{mode}": found.ablated["loss"]}
-    for distribution in (HardConcrete(weight=0.01), Subset(count=5)):
+    for distribution in (headjax.HardConcrete(weight=0.01), headjax.Subset(count=5)):
         learned = headjax.learn_gates(model, batches, distribution, steps=4, learning_rate=0.05)
         results[f"gates/{type(distribution).__name__}"] = by_head(learned.logits)
     compare("methods.npz", f"scores {name}", results)
@@ -65,10 +62,10 @@ WALKED = ("importance_layer", "reconstruction")
 def test_orders(name):
     model, batches = model_of(name), batches_of(name)
     heads = sorted(headjax.all_heads(model.config), key=str)
-    asked = {by: OrderConfig(by=by, gate_steps=4) for by in ORDERS if name == LLAMA or by in WALKED}
+    asked = {by: headjax.OrderConfig(by=by, gate_steps=4) for by in ORDERS if name == LLAMA or by in WALKED}
     if name == LLAMA:
         grouped = {f"{by} of groups": by for by in ("importance", "ablation", "reconstruction")}
-        asked |= {key: OrderConfig(by=by, whole_groups=True) for key, by in grouped.items()}
+        asked |= {key: headjax.OrderConfig(by=by, whole_groups=True) for key, by in grouped.items()}
     results = {}
     for key, config in asked.items():
         order = list(headjax.order_heads(model, batches, config, count=3))
@@ -150,9 +147,11 @@ SHRUNK: dict[str, tuple[str, dict[str, float], dict[str, Any]]] = {
 def test_shrinking(budget):
     name, amounts, options = SHRUNK[budget]
     if "loss" not in options:
-        levels = (SubLayerSize(1.0, "grouped", 0.5), SubLayerSize(1.0, "latent", 0.5))
-        space = SearchSpace(heads=(0.5,), units=(0.5,), cached=levels, others=(SubLayerSize(1.0, "fixed", 0.5),))
-        options = options | {"measuring": MeasureConfig(space=space)}
+        levels = (headjax.SubLayerSize(1.0, "grouped", 0.5), headjax.SubLayerSize(1.0, "latent", 0.5))
+        space = headjax.SearchSpace(
+            heads=(0.5,), units=(0.5,), cached=levels, others=(headjax.SubLayerSize(1.0, "fixed", 0.5),)
+        )
+        options = options | {"measuring": headjax.MeasureConfig(space=space)}
     found = headjax.shrink(model_of(name), list(batches_of(name)), headjax.Budget(**amounts), **options)
     results = {"logits": logits(name, found.model), "damage": np.array([point.damage for point in found.frontier])}
     gone = set(map(str, found.removed))

@@ -10,7 +10,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax.training.distillation import Distillation
 from tests.golden.results import compare, summary
 from tests.golden.test_families import FAMILIES, batch, family, labelled
 
@@ -53,7 +52,7 @@ def test_a_student(tmp_path):
     name = "LlamaForCausalLM"
     teacher = family(name, tmp_path)
     student = headjax.prune(teacher, ["decoder/0/0", "decoder/0/1"])
-    found = headjax.distill(student, teacher, [labelled(name, 1)] * 2, Distillation(steps=2, hidden=0.5))
+    found = headjax.distill(student, teacher, [labelled(name, 1)] * 2, headjax.Distillation(steps=2, hidden=0.5))
     compare("runs.npz", "distill", {"losses": found.losses, "norm": norm(found.model)})
 
 

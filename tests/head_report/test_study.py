@@ -6,13 +6,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from headjax.core.errors import HeadjaxError
-from headjax.evaluation.selection import split_task
-from headjax.evaluation.task import evaluate_task
+import headjax
 from headjax.head_report.page import answer, curve_table, tolerance, write_report
 from headjax.head_report.study import CurveConfig, CurvePoint, Judged, curve, removable, study_heads
-from headjax.heads.head_id import all_heads
-from headjax.heads.orders import reconstruction_order
 from headjax.heads.seam import UNIT
 from tests import tiny
 from tests.models.test_encoder import config as encoder
@@ -20,7 +16,7 @@ from tests.models.test_encoder import config as encoder
 
 def test_a_curve_has_known_additions():
     assert CurveConfig.parse("reconstruction+reconstruct").reconstruct
-    with pytest.raises(HeadjaxError, match=r"^by: unknown order 'random\+mean'"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^by: unknown order 'random\+mean'"):
         CurveConfig.parse("random+mean")
 
 
@@ -65,7 +61,7 @@ def test_kept_heads_of_a_curve_are_solved_anew_until_none_is_left():
     found = curve(model, config, batches, (50, 100), judged)
     assert [point.value for point in found] == [4.0, 0.0]
     half, none_left = judged.asked
-    removed = reconstruction_order(model, batches)[:4]
+    removed = headjax.reconstruction_order(model, batches)[:4]
     off = [(head.layer, head.head) for head in removed]
     assert sorted(map(tuple, np.argwhere(judged.gates(half) == 0.0).tolist())) == sorted(off)
     kernels = [each.decoder.layers_0_1.attention.output.kernel[...] for each in (model, half, none_left)]
@@ -82,18 +78,18 @@ def test_a_curve_takes_heads_that_layers_share_together():
 
 
 def test_heads_are_judged_on_other_examples_than_they_are_ordered_on(study, task):
-    selection, evaluation = split_task(task)
+    selection, evaluation = headjax.split_task(task)
     assert (study.selection.split, study.task.split) == (selection.split, evaluation.split)
     assert study.ordered_by == "8 examples of numbers, selection half, others for each seed"
     assert study.task.count() == evaluation.count() == 8
-    assert study.baseline == evaluate_task(study.model, evaluation, batch_size=4)
+    assert study.baseline == headjax.evaluate_task(study.model, evaluation, batch_size=4)
 
 
 def test_every_order_has_a_curve_and_every_head_an_effect(study):
     assert list(study.curves) == ["importance", "random"]
     assert [[point.removed for point in points] for points in study.curves.values()] == [[2, 4], [2, 4]]
     assert study.curves["importance"][1].value == study.curves["random"][1].value
-    assert set(study.effects.effects()) == set(study.roles) == set(all_heads(study.model.config))
+    assert set(study.effects.effects()) == set(study.roles) == set(headjax.all_heads(study.model.config))
 
 
 def test_single_heads_are_ablated_on_a_draw_of_the_examples_and_bars_count_their_batches(study, task):
@@ -124,7 +120,7 @@ def test_the_answer_is_the_largest_removal_within_the_tolerance_with_its_interva
         made = [CurvePoint(share, count, 0, value, change, tuple(heads[:count])) for share, count, value in values]
         return answer(few(study._replace(curves={"importance_layer": made})), "model/", "texts.txt").text
 
-    heads, base = all_heads(study.model.config), study.baseline["perplexity"]
+    heads, base = headjax.all_heads(study.model.config), study.baseline["perplexity"]
     change = study.curves["importance"][0].change
     text = told([(0.25, 1, base), (0.5, 2, 1.04 * base), (0.75, 3, 1.2 * base)])
     timed = answer(study, timer=lambda models: ({"1": 2.0, "32": 38.1}, {"1": 1.5, "32": 31.2})).text

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.heads.head_id import HeadId, all_heads
 from tests import tiny
 from tests.closeness import assert_close, close_to
 
@@ -39,7 +38,7 @@ def plainly(model, batches, removed):
 
 
 def test_the_walk_equals_whole_passes_of_gated_models(model, batches, each):
-    assert each.heads == all_heads(model.config)
+    assert each.heads == headjax.all_heads(model.config)
     assert each.baseline["loss"].shape == (7,)
     for i, head in enumerate(each.heads):
         expected = plainly(model, batches, [head])
@@ -62,8 +61,8 @@ def test_all_but_one_leaves_the_layer_a_single_head(model, batches):
 
 
 def test_ablating_from_gates_goes_on_from_what_is_removed(model, batches):
-    removed = [HeadId("decoder", 0, 2), HeadId("decoder", 2, 0)]
-    chosen = [HeadId("decoder", 0, 0), HeadId("decoder", 1, 1)]
+    removed = [headjax.HeadId("decoder", 0, 2), headjax.HeadId("decoder", 2, 0)]
+    chosen = [headjax.HeadId("decoder", 0, 0), headjax.HeadId("decoder", 1, 1)]
     at, done = dict.fromkeys(removed, 0.0), []
     got = headjax.ablate(model, batches, heads=chosen, gates=at, metrics=METRICS, progress=lambda n, _: done.append(n))
     assert done == [1, 2], "batches"

@@ -7,15 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import headjax
 from headjax.conversion.deep import deep_config, deepen, level, split_attention, split_feed_forward
 from headjax.core import tensors
-from headjax.core.errors import ConfigError
 from headjax.core.modules import bind, declared
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Normal, initialize
-from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.pruning import prune
-from headjax.nn import Kind, NoHeadsAttention
 from headjax.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm
 from headjax.nn.projections import FeedForward
 from tests import tiny
@@ -68,8 +65,8 @@ def test_heads_keep_numbers_and_weights(model, heads):
     tensors.check(deep.config.tensors(), deep.params)
     assert deep.config.num_layers == 8 // heads
     assert len(deep.config.stacks()["encoder"].groups) == 1, "the new layers compute as one scan"
-    assert [head.head for head in all_heads(deep.config)] == [0, 1, 2, 3] * 2
-    assert HeadId("encoder", 4 // heads + 3 // heads, 3) in all_heads(deep.config), "layer 1, head 3"
+    assert [head.head for head in headjax.all_heads(deep.config)] == [0, 1, 2, 3] * 2
+    assert headjax.HeadId("encoder", 4 // heads + 3 // heads, 3) in headjax.all_heads(deep.config), "layer 1, head 3"
     old = model.config.stacks()["encoder"].unstack(model.params["encoder"])[1]
     new = deep.config.stacks()["encoder"].unstack(deep.params["encoder"])[4 // heads + 3 // heads]
     np.testing.assert_array_equal(new["attention"]["query"][:, 3 % heads], old["attention"]["query"][:, 3])
@@ -90,9 +87,9 @@ def test_a_levelled_norm_keeps_the_size_that_the_norm_gives(norm):
 
 
 def test_one_layer_alone_and_a_pruned_one(model):
-    pruned = prune(model, ["encoder/1/0", "encoder/1/2"])
+    pruned = headjax.prune(model, ["encoder/1/0", "encoder/1/2"])
     deep = deepen(pruned, chosen={("encoder", 1)})
-    assert [str(head) for head in all_heads(deep.config)][4:] == ["encoder/1/1", "encoder/2/3"]
+    assert [str(head) for head in headjax.all_heads(deep.config)][4:] == ["encoder/1/1", "encoder/2/3"]
     assert deep.config.num_layers == 3
     assert deepen(pruned).config.hidden[-1] == 16
 
@@ -111,7 +108,11 @@ def test_encoder_and_decoder_with_relative_positions_tell_heads_apart():
         (bert(hidden=30), 1, "encoder/0: hidden: 30 does not split evenly into 4 layers"),
         (bert(attention=tiny.multi_head(1)), 1, "heads: the layers have 1 head already, there is nothing to split"),
         (bert(), 3, "heads: encoder/0: attention has 4 heads, which do not split into layers of 3"),
-        (bert(attention=Kind(NoHeadsAttention)), 1, "encoder/0: attention: no_heads attention has no heads"),
+        (
+            bert(attention=headjax.Kind(headjax.nn.NoHeadsAttention)),
+            1,
+            "encoder/0: attention: no_heads attention has no heads",
+        ),
         (config("albert"), 1, "encoder: its layers are one layer"),
         (
             translation(**ALIKE | {"cross_attention": tiny.multi_head(2)}),
@@ -121,5 +122,5 @@ def test_encoder_and_decoder_with_relative_positions_tell_heads_apart():
     ],
 )
 def test_what_cannot_be_split_is_refused(config, heads, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(headjax.ConfigError, match=message):
         deep_config(config, heads)

@@ -4,10 +4,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.heads.head_id import all_heads
-from headjax.heads.orders import OrderConfig, order_heads
-from headjax.models import Model
-from headjax.models.tasks import MaskedLanguageModel
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models import test_encoder as encoder
@@ -20,7 +16,7 @@ GENERATOR = np.random.default_rng(1)
 MASK = np.array([[1] * 8, [1] * 5 + [0] * 3])
 
 
-def t5() -> tuple[Model, dict]:
+def t5() -> tuple[headjax.Model, dict]:
     """An encoder and a decoder of other lengths, relative positions in both, and padding on both sides."""
     model = tiny.model(encoder_decoder.t5(attention=tiny.multi_head(3, scale=1.0)))
     labels = GENERATOR.integers(1, tiny.VOCABULARY, (2, 6))
@@ -28,9 +24,11 @@ def t5() -> tuple[Model, dict]:
     return model, tiny.tokens(2, 8) | {"attention_mask": MASK, "labels": labels}
 
 
-def albert() -> tuple[Model, dict]:
+def albert() -> tuple[headjax.Model, dict]:
     """A masked language model of one layer used twice."""
-    config = encoder.config("albert", num_layers=2, attention=tiny.multi_head(3), task=MaskedLanguageModel())
+    config = encoder.config(
+        "albert", num_layers=2, attention=tiny.multi_head(3), task=headjax.tasks.MaskedLanguageModel()
+    )
     labels = np.where(GENERATOR.random((2, 8)) < 0.5, GENERATOR.integers(0, tiny.VOCABULARY, (2, 8)), -100)
     labels[:, 0] = 7
     given = {"attention_mask": MASK, "labels": np.where(MASK == 1, labels, -100)}
@@ -40,7 +38,7 @@ def albert() -> tuple[Model, dict]:
 NAMES = ("fixed_head_size", "ragged_grouped", "collaborative", "latent_rotary", "compressed")
 
 
-def mixed() -> tuple[Model, dict]:
+def mixed() -> tuple[headjax.Model, dict]:
     """A decoder in which every layer has another formulation."""
     return tiny.model(tiny.decoder_config(*[tiny.layer(FORMULATIONS[name]) for name in NAMES])), tiny.tokens(2, 8)
 
@@ -61,7 +59,7 @@ def losses(model, batch, gates):
 def test_ablations_equal_whole_forwards(case):
     model, batch = case
     got = headjax.ablate(model, [batch])
-    assert got.heads == all_heads(model.config)
+    assert got.heads == headjax.all_heads(model.config)
     for i, head in enumerate(got.heads):
         expected = losses(model, batch, {head: 0.0})
         assert_close(got.ablated["loss"][i], expected, sums=tiny.SUMS, message=str(head))
@@ -71,8 +69,8 @@ def test_ablations_equal_whole_forwards(case):
 def test_layers_that_share_their_parameters_lose_as_many_heads_as_are_asked_for(by):
     """A head that goes from one layer goes from all, so an order of single heads would take nearly every head."""
     model, batch = albert()
-    order = order_heads(model, [batch], OrderConfig(by=by, gate_steps=3, seed=1), count=2)
-    assert sorted(order) == sorted(all_heads(model.config))
+    order = headjax.order_heads(model, [batch], headjax.OrderConfig(by=by, gate_steps=3, seed=1), count=2)
+    assert sorted(order) == sorted(headjax.all_heads(model.config))
     pruned = headjax.prune(model, order[:2])
     assert [attention.num_heads for attention in pruned.config.attentions()["encoder"]] == [2, 2]
     masked = headjax.gated(model, dict.fromkeys(order[:2], 0.0))(batch)

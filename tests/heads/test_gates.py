@@ -6,36 +6,35 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.errors import HeadjaxError
-from headjax.heads.head_id import HeadId, all_heads, position
+from headjax.heads.head_id import position
 from headjax.heads.seam import UNIT
 from headjax.heads.site import at_path
 from tests import tiny
 
 KEPT = tiny.multi_head(2, head_ids=(0, 3))
 CONFIG = tiny.decoder_config(tiny.layer(tiny.multi_head(4)), tiny.layer(KEPT), tiny.layer(tiny.no_heads()))
-HEADS = all_heads(CONFIG)
+HEADS = headjax.all_heads(CONFIG)
 
 
 @hypothesis.given(st.sampled_from(["encoder", "decoder", "cross"]), st.integers(0, 200), st.integers(0, 200))
 def test_names_read_back_as_they_print(stack, layer, head):
-    name = HeadId(stack, layer, head)
+    name = headjax.HeadId(stack, layer, head)
     assert str(name) == f"{stack}/{layer}/{head}"
-    assert HeadId.parse(str(name)) == name
+    assert headjax.HeadId.parse(str(name)) == name
 
 
 @pytest.mark.parametrize("text", ["", "encoder/1", "encoder/1/2/3", "Encoder/1/2", "encoder/1/+2", "encoder/\u0661/2"])
 def test_anything_else_is_an_error(text):
-    with pytest.raises(HeadjaxError, match="expected stack/layer/head"):
-        HeadId.parse(text)
+    with pytest.raises(headjax.HeadjaxError, match="expected stack/layer/head"):
+        headjax.HeadId.parse(text)
 
 
 def test_all_heads_have_their_original_numbers():
     assert [str(head) for head in HEADS] == [
         "decoder/0/0", "decoder/0/1", "decoder/0/2", "decoder/0/3", "decoder/1/0", "decoder/1/3",
     ]  # fmt: skip
-    assert position(CONFIG, HeadId("decoder", 1, 3)) == 1
-    assert sorted(HEADS, reverse=True)[0] == HeadId("decoder", 1, 3)
+    assert position(CONFIG, headjax.HeadId("decoder", 1, 3)) == 1
+    assert sorted(HEADS, reverse=True)[0] == headjax.HeadId("decoder", 1, 3)
 
 
 def test_gates_are_those_of_the_heads_that_are_named():

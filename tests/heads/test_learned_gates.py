@@ -3,17 +3,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.heads.head_id import HeadId
-from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates, relaxed_top_k
-from headjax.heads.surgery import map_attention
+import headjax
+from headjax.heads.learned_gates import relaxed_top_k
 from tests import tiny
 from tests.closeness import assert_close, close_to
 
-USEFUL = {HeadId("decoder", 0, 1), HeadId("decoder", 0, 3), HeadId("decoder", 1, 0)}
+USEFUL = {headjax.HeadId("decoder", 0, 1), headjax.HeadId("decoder", 0, 3), headjax.HeadId("decoder", 1, 0)}
 
 
 def test_hard_concrete_opens_as_often_as_its_penalty_says():
-    gate, logits = HardConcrete(weight=0.5), {"encoder": jnp.array([[-1.0, 0.0, 2.0]])}
+    gate, logits = headjax.HardConcrete(weight=0.5), {"encoder": jnp.array([[-1.0, 0.0, 2.0]])}
     keys = jax.random.split(jax.random.key(0), 20_000)
     samples = jax.vmap(lambda key: gate.sample(logits, key, jnp.float32(0))["encoder"])(keys)
     one = lambda logit: gate.penalty({"encoder": jnp.array([logit])}) / gate.weight  # noqa: E731
@@ -43,11 +42,11 @@ def task():
     ragged = [tiny.layer(tiny.multi_head(4)), tiny.layer(tiny.multi_head(2)), tiny.layer(tiny.multi_head(2))]
 
     def silence(found):
-        kept = [float(HeadId(found.stack, found.layer, h) in USEFUL) for h in range(found.config.num_heads)]
+        kept = [float(headjax.HeadId(found.stack, found.layer, h) in USEFUL) for h in range(found.config.num_heads)]
         kernel = 3.0 * found.params["output"]["kernel"] * np.array(kept)[:, None, None]
         return found.holding({"output": {"kernel": kernel}})
 
-    model = map_attention(tiny.model(tiny.decoder_config(*ragged)), silence)
+    model = headjax.map_attention(tiny.model(tiny.decoder_config(*ragged)), silence)
     given = tiny.tokens(8, 8)
     answers = np.asarray(model(given).logits).argmax(axis=-1)
     labels = np.concatenate([given["input_ids"][:, :1], answers[:, :-1]], axis=1)
@@ -56,7 +55,7 @@ def task():
 
 @pytest.mark.whole
 def test_subset_finds_the_heads_that_matter(task):
-    learned = learn_gates(*task, Subset(count=3, start=5.0, end=0.1), steps=60, learning_rate=0.3)
+    learned = headjax.learn_gates(*task, headjax.Subset(count=3, start=5.0, end=0.1), steps=60, learning_rate=0.3)
     kept = {head for head, value in learned.logits.items() if head not in learned.removed}
     assert kept == USEFUL
     assert len(learned.removed) == 5
@@ -68,8 +67,12 @@ def test_hard_concrete_closes_what_costs_nothing(task, monkeypatch):
     """And the host waits for the device only when losses are due."""
     seen = []
     fetched = tiny.fetches(monkeypatch, lambda: len(seen))
-    learned = learn_gates(
-        *task, HardConcrete(weight=0.02), steps=120, learning_rate=0.2, progress=lambda n, values: seen.append(values)
+    learned = headjax.learn_gates(
+        *task,
+        headjax.HardConcrete(weight=0.02),
+        steps=120,
+        learning_rate=0.2,
+        progress=lambda n, values: seen.append(values),
     )
     assert fetched
     assert fetched <= {0, *range(19, 120, 20), 120}, "steps done when a loss was fetched"

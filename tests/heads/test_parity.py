@@ -5,10 +5,8 @@ import importlib.util
 import numpy as np
 import pytest
 
+import headjax
 from benchmarks.heads import torch_gate_gradient
-from headjax.heads.head_id import HeadId
-from headjax.heads.scoring import score_heads
-from headjax.hub import from_huggingface
 from tests import tiny
 from tests.closeness import assert_close, close_to
 
@@ -61,7 +59,7 @@ def test_every_definition_is_what_autograd_gives(build, stack, tmp_path):
     peer, projections = build(transformers)
     peer.eval()
     peer.save_pretrained(tmp_path)
-    model = from_huggingface(tmp_path)
+    model = headjax.from_huggingface(tmp_path)
     expected = {"importance": 0.0, "importance_token": 0.0, "fisher": 0.0}
     given = list(batches(stack))
     losses, targets = 0.0, 0
@@ -87,9 +85,11 @@ def test_every_definition_is_what_autograd_gives(build, stack, tmp_path):
         targets += int((labels[:, 1:] if stack == "decoder" else labels).ne(-100).sum())
     examples = sum(map(len, LENGTHS))
     divisors = {"importance": examples, "importance_token": np.sum(LENGTHS)}
-    scores = score_heads(model, given)
+    scores = headjax.score_heads(model, given)
     for name in ("importance", "importance_token", "fisher"):
         values = scores.score(name)
-        ours = np.array([[values[HeadId(stack, layer, head)] for head in range(HEADS)] for layer in range(LAYERS)])
+        ours = np.array(
+            [[values[headjax.HeadId(stack, layer, head)] for head in range(HEADS)] for layer in range(LAYERS)]
+        )
         assert_close(ours, expected[name] / divisors.get(name, 1), sums=2 * tiny.SUMS, message=name)
     assert scores.loss == close_to(losses / targets, sums=tiny.SUMS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headjax.heads.scoring import score_heads
+import headjax
 from tests import tiny
 from tests.closeness import assert_close
 from tests.mesh.test_distributed import free_port
@@ -56,5 +56,5 @@ def test_two_processes_find_what_one_finds():
             process.wait()
     model, batches = tiny.model(tiny.decoder_config()), [tiny.tokens(4, 8)]
     for scores in printed:
-        for name, values in score_heads(model, batches).values.items():
+        for name, values in headjax.score_heads(model, batches).values.items():
             assert_close(json.loads(scores)[name], list(values.values()), sums=2 * tiny.SUMS, message=name)

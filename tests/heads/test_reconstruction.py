@@ -2,12 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.errors import HeadjaxError
-from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.pruning import prune
-from headjax.heads.reconstruct import reconstruct
-from headjax.heads.surgery import count_units, map_attention, map_feed_forward
-from headjax.nn import CompressedAttention, GroupedAttention, Kind
+import headjax
+from headjax.heads.surgery import count_units, map_feed_forward
 from tests import tiny
 from tests.closeness import assert_close
 from tests.layer_walk import joined, walk
@@ -17,7 +13,7 @@ from tests.selected import first
 
 MASK = np.array([[1] * 12, [1] * 9 + [0] * 3] * 8)
 BATCHES = [tiny.tokens(16, 12, seed) | {"attention_mask": MASK} for seed in range(2)]
-REMOVED = [HeadId("decoder", 0, 3), HeadId("decoder", 1, 0), HeadId("decoder", 1, 2)]
+REMOVED = [headjax.HeadId("decoder", 0, 3), headjax.HeadId("decoder", 1, 0), headjax.HeadId("decoder", 1, 2)]
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +23,13 @@ def model():
 
 @pytest.fixture(scope="module")
 def repaired(model):
-    return reconstruct(model, BATCHES, REMOVED)
+    return headjax.reconstruct(model, BATCHES, REMOVED)
 
 
 @pytest.mark.parametrize("head", ["decoder/0/9", "decoder/9/0"])
 def test_heads_that_are_not_there_are_refused(model, head):
-    with pytest.raises(HeadjaxError, match=f"^head {head}: "):
-        reconstruct(model, BATCHES, [head])
+    with pytest.raises(headjax.HeadjaxError, match=f"^head {head}: "):
+        headjax.reconstruct(model, BATCHES, [head])
 
 
 def twinned(model):
@@ -49,18 +45,18 @@ def twinned(model):
             }
         )
 
-    return map_attention(model, twin, layers=[0])
+    return headjax.map_attention(model, twin, layers=[0])
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("residual", ["pre_norm", "parallel_norm", "sandwich_norm"])
 def test_what_the_kept_heads_can_write_is_restored(residual):
     whole = twinned(tiny.model(tiny.decoder_config(*[tiny.layer()] * 3, residual=residual)))
-    found = reconstruct(whole, BATCHES, ["decoder/0/3"], ridges=(1e-7,))
+    found = headjax.reconstruct(whole, BATCHES, ["decoder/0/3"], ridges=(1e-7,))
     assert found.layers[0].kept
     assert found.layers[0].held_out < 1e-4
     np.testing.assert_allclose(found.model(BATCHES[0]).logits, whole(BATCHES[0]).logits, atol=2e-2)
-    broken = np.abs(prune(whole, ["decoder/0/3"])(BATCHES[0]).logits - whole(BATCHES[0]).logits)
+    broken = np.abs(headjax.prune(whole, ["decoder/0/3"])(BATCHES[0]).logits - whole(BATCHES[0]).logits)
     assert broken.max() > 0.5
     assert [entry["action"] for entry in found.model.history] == ["reconstruct", "prune"]
     assert (found.examples, found.tokens) == (32, int(MASK.sum()) * 2)
@@ -88,8 +84,8 @@ CASES = {
     "scaled_post_norm": language_model(residual="scaled_post_norm"),
     "constant_post_norm": language_model(residual="constant_post_norm", alpha=1.7),
     "parallel_norm": language_model(residual="parallel_norm"),
-    "grouped": language_model(attention=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4)),
-    "compressed": language_model(attention=Kind(CompressedAttention, inner=tiny.multi_head(4), rank=7)),
+    "grouped": language_model(attention=headjax.Kind(headjax.GroupedAttention, num_heads=4, kv_heads=2, head_dim=4)),
+    "compressed": language_model(attention=headjax.Kind(headjax.CompressedAttention, inner=tiny.multi_head(4), rank=7)),
     "collaborative": language_model(attention=tiny.collaborative(4)),
     "t5": t5,
 }
@@ -102,7 +98,7 @@ def test_every_repaired_map_is_at_its_least_squares(case):
     So it is for cross-attention and every residual connection, and nothing gets a bias that has none.
     """
     whole, batches, removed = CASES[case]()
-    found = reconstruct(whole, batches, removed, ridges=(1e-7,))
+    found = headjax.reconstruct(whole, batches, removed, ridges=(1e-7,))
     repairs = [repair for repair in found.layers if repair.kept]
     assert len(repairs) >= 2, found.layers
     lacking, features = {}, {}
@@ -129,21 +125,23 @@ def test_every_repaired_map_is_at_its_least_squares(case):
 def test_a_head_stack_may_lose_all_its_heads(before):
     """At once with heads of other stacks, or before them; what is left is repaired."""
     whole, batches, _ = t5()
-    cross = [head for head in all_heads(whole.config) if head.stack == "cross"]
-    start, named = (prune(whole, cross), ["encoder/0/1"]) if before else (whole, [*cross, "encoder/0/1"])
-    found = reconstruct(start, batches, named)
+    cross = [head for head in headjax.all_heads(whole.config) if head.stack == "cross"]
+    start, named = (headjax.prune(whole, cross), ["encoder/0/1"]) if before else (whole, [*cross, "encoder/0/1"])
+    found = headjax.reconstruct(start, batches, named)
     assert "encoder/1" in [repair.name for repair in found.layers]
-    assert all_heads(found.model.config) == all_heads(prune(whole, [*cross, "encoder/0/1"]).config)
+    assert headjax.all_heads(found.model.config) == headjax.all_heads(
+        headjax.prune(whole, [*cross, "encoder/0/1"]).config
+    )
     assert np.isfinite(found.model(batches[0]).logits).all()
 
 
 def test_layers_that_share_parameters_are_solved_once():
     whole = tiny.model(encoder.config("albert", num_layers=2, attention=tiny.multi_head(3)))
-    found = reconstruct(whole, BATCHES, ["encoder/0/1"])
+    found = headjax.reconstruct(whole, BATCHES, ["encoder/0/1"])
     (repair,) = found.layers
     assert repair.tokens == 2 * found.tokens or repair.tokens == found.tokens
     assert repair.kept
-    masked = prune(whole, ["encoder/0/1"])
+    masked = headjax.prune(whole, ["encoder/0/1"])
     errors = [
         np.square(np.asarray(m(BATCHES[0]).hidden - whole(BATCHES[0]).hidden)).mean() for m in (found.model, masked)
     ]
@@ -158,13 +156,13 @@ def test_padding_is_ignored(model):
         padded.append(
             {"input_ids": np.concatenate([ids, ids[:2]]), "attention_mask": np.concatenate([MASK, 0 * MASK[:2]])}
         )
-    got, expected = (reconstruct(model, batches, REMOVED, ridges=(1e-3,)) for batches in (padded, BATCHES))
+    got, expected = (headjax.reconstruct(model, batches, REMOVED, ridges=(1e-3,)) for batches in (padded, BATCHES))
     assert (got.examples, got.tokens) == (expected.examples, expected.tokens)
     assert_close(got.model(BATCHES[0]).logits, expected.model(BATCHES[0]).logits, sums=100 * tiny.SUMS)
 
 
 def test_the_feed_forward_is_solved_too_where_asked_for(model, repaired):
-    alone, both = repaired, reconstruct(model, BATCHES, REMOVED, feed_forward=True)
+    alone, both = repaired, headjax.reconstruct(model, BATCHES, REMOVED, feed_forward=True)
     assert [repair.name for repair in alone.layers] == ["decoder/0", "decoder/1", "decoder/2"]
     assert [repair.name for repair in both.layers][:3] == ["decoder/0", "decoder/0/feed_forward", "decoder/1"]
     assert both.layers[1].unknowns == 33
@@ -177,9 +175,9 @@ def test_a_repair_that_does_not_help_on_other_examples_is_left_out(model):
     """Few tokens and no ridge: the map fits its examples alone."""
     few = [{"input_ids": BATCHES[0]["input_ids"][:2, :8]}]
     with pytest.warns(UserWarning, match=r"calibration: 16 tokens for 17 unknowns \(decoder/2\)"):
-        found = reconstruct(model, few, REMOVED, ridges=(1e-9,))
+        found = headjax.reconstruct(model, few, REMOVED, ridges=(1e-9,))
     assert not any(repair.kept for repair in found.layers)
-    pruned = prune(model, REMOVED)
+    pruned = headjax.prune(model, REMOVED)
     assert_close(found.model(BATCHES[0]).logits, pruned(BATCHES[0]).logits, sums=tiny.SUMS)
 
 
@@ -198,7 +196,7 @@ def doubled_units(model):
 
 def test_half_of_the_units_go_without_loss_where_they_say_everything_twice(model):
     whole = doubled_units(model)
-    found = reconstruct(whole, BATCHES, [], units=0.5, ridges=(1e-9,))
+    found = headjax.reconstruct(whole, BATCHES, [], units=0.5, ridges=(1e-9,))
     smaller = found.model
     assert set(count_units(smaller).values()) == {next(iter(count_units(whole).values())) // 2}
     assert {repair.name for repair in found.layers if repair.name.endswith("feed_forward")} == {

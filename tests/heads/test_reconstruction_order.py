@@ -2,13 +2,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import headjax
 from headjax.heads import sensitivity
-from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.orders import reconstruction_order
 from headjax.heads.refit import layer_removals
 from headjax.heads.sums import batches_for
-from headjax.heads.surgery import map_attention
-from headjax.models.tasks import Classification
 from tests import tiny
 from tests.models.test_encoder import config
 
@@ -61,9 +58,9 @@ def test_a_twin_goes_first_without_labels(model):
         index = np.array([0, 1, 0, 3])
         return found.holding({name: jnp.take(found.params[name], index, axis=axes[name]) for name in names})
 
-    order = reconstruction_order(map_attention(model, twin, layers=[1]), BATCHES)
-    assert order[0] in {HeadId("decoder", 1, 0), HeadId("decoder", 1, 2)}
-    assert sorted(order) == sorted(all_heads(model.config))
+    order = headjax.reconstruction_order(headjax.map_attention(model, twin, layers=[1]), BATCHES)
+    assert order[0] in {headjax.HeadId("decoder", 1, 0), headjax.HeadId("decoder", 1, 2)}
+    assert sorted(order) == sorted(headjax.all_heads(model.config))
 
 
 def test_a_layer_that_the_output_hardly_depends_on_goes_first(model):
@@ -72,14 +69,14 @@ def test_a_layer_that_the_output_hardly_depends_on_goes_first(model):
     def loud(found):
         return found.holding({"output": {"kernel": found.params["output"]["kernel"] * (1e-3 if found.layer else 1.0)}})
 
-    order = reconstruction_order(map_attention(model, loud), BATCHES)
+    order = headjax.reconstruction_order(headjax.map_attention(model, loud), BATCHES)
     assert [head.layer for head in order[:4]] == [1] * 4
 
 
 def test_a_layer_that_fits_the_examples_it_is_solved_on_does_not_look_harmless():
     """Layer 0 has more features than there are tokens, so that on these its other heads make up for any."""
     wide = tiny.model(tiny.decoder_config(tiny.layer(tiny.multi_head(head_dim=64)), tiny.layer()))
-    order = reconstruction_order(wide, [tiny.tokens(1, 8, seed) for seed in range(4)])
+    order = headjax.reconstruction_order(wide, [tiny.tokens(1, 8, seed) for seed in range(4)])
     assert [head.layer for head in order[:4]] == [1] * 4
 
 
@@ -89,23 +86,28 @@ def test_logits_of_a_large_vocabulary_are_read_in_parts(monkeypatch):
     whole, read = sensitivity._read, []
     monkeypatch.setattr(sensitivity, "LOGITS", 2 * numbers)
     monkeypatch.setattr(sensitivity, "_read", lambda *given: read.append(len(given[1].x)) or whole(*given))
-    order = reconstruction_order(decoder, BATCHES)
-    assert sorted(order) == sorted(all_heads(decoder.config))
+    order = headjax.reconstruction_order(decoder, BATCHES)
+    assert sorted(order) == sorted(headjax.all_heads(decoder.config))
     assert set(read) == {2}
     parts = sensitivity.in_parts(decoder, BATCHES)
     assert [len(part["input_ids"]) for part in parts] == [2] * 4
     for name in BATCHES[0]:
         joined = np.concatenate([part[name] for part in parts])
         assert (joined == np.concatenate([batch[name] for batch in BATCHES])).all()
-    assert sensitivity.in_parts(tiny.model(config(task=Classification(classes=2))), BATCHES) == BATCHES
+    assert sensitivity.in_parts(tiny.model(config(task=headjax.tasks.Classification(classes=2))), BATCHES) == BATCHES
 
 
 def test_no_labels_are_read():
-    fields = {"attention": tiny.multi_head(2), "num_layers": 2, "segments": 0, "task": Classification(classes=3)}
+    fields = {
+        "attention": tiny.multi_head(2),
+        "num_layers": 2,
+        "segments": 0,
+        "task": headjax.tasks.Classification(classes=3),
+    }
     classifier = tiny.model(config(hidden=24, **fields))
     tokens = [tiny.tokens(32, 8, seed) for seed in range(2)]
     labelled = [one | {"labels": np.full(32, 1)} for one in tokens]
-    assert reconstruction_order(classifier, labelled) == reconstruction_order(classifier, tokens)
+    assert headjax.reconstruction_order(classifier, labelled) == headjax.reconstruction_order(classifier, tokens)
 
 
 @pytest.mark.parametrize(("examples", "places"), [(64, [4, 12]), (32, [8]), (1, [8]), (10_000, list(range(16)))])

@@ -7,30 +7,23 @@ from flax import nnx
 
 import headjax
 from headjax.core.class_names import IGNORED
-from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.evaluation.paired import paired_bootstrap
-from headjax.heads.ablation import Ablation, ablate
+from headjax.heads.ablation import Ablation
 from headjax.heads.discovery import find_sites
-from headjax.heads.head_id import all_heads
-from headjax.heads.learned_gates import HardConcrete, Subset, learn_gates
 from headjax.heads.ordering import requested_count, uniform_steps
-from headjax.heads.orders import OrderConfig, order_heads, reconstruction_order
-from headjax.heads.pruning import prune
-from headjax.heads.reconstruct import reconstruct
-from headjax.heads.scoring import Scores, score_heads
+from headjax.heads.scoring import Scores
 from headjax.heads.statistics import sum_over
 from headjax.heads.surgery import prune_units
-from headjax.nn import Kind, NoHeadsAttention
 from tests import tiny
 
 CONFIG = tiny.decoder_config(
-    tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(Kind(NoHeadsAttention))
+    tiny.layer(), tiny.layer(tiny.multi_head(2, head_ids=(0, 3))), tiny.layer(headjax.Kind(headjax.nn.NoHeadsAttention))
 )
 MODEL = tiny.model(CONFIG)
-HEADS = all_heads(CONFIG)
+HEADS = headjax.all_heads(CONFIG)
 FLAX = nnx.MultiHeadAttention(2, 8, decode=False, rngs=nnx.Rngs(0))
 TWO = tiny.model(tiny.decoder_config())
-EIGHT = all_heads(TWO.config)
+EIGHT = headjax.all_heads(TWO.config)
 ONE = EIGHT[:1]
 BATCH = tiny.tokens(2, 8)
 PADDING = BATCH | {"attention_mask": np.zeros((2, 8), int)}
@@ -50,7 +43,7 @@ def grouped(num_heads: int = 4, kv_heads: int = 2, **fields):
 
 def uniform(*layers):
     config = tiny.decoder_config(*layers)
-    return uniform_steps(headjax.attention_sites(tiny.model(config)), config, all_heads(config))
+    return uniform_steps(headjax.attention_sites(tiny.model(config)), config, headjax.all_heads(config))
 
 
 def nan(*path: str):
@@ -66,67 +59,78 @@ def nan(*path: str):
 
 NO_EXAMPLE = "^batches: there is no example"
 REFUSED = {
-    ConfigError: [
-        (lambda: Subset(count=0), "count: must be an integer of at least 1"),
-        (lambda: prune(MODEL, "decoder/0/0"), "heads: expected a list of heads"),
-        (lambda: prune(MODEL, HEADS, share="50%"), "share: must be from 0 to 1, got '50%'"),
+    headjax.ConfigError: [
+        (lambda: headjax.Subset(count=0), "count: must be an integer of at least 1"),
+        (lambda: headjax.prune(MODEL, "decoder/0/0"), "heads: expected a list of heads"),
+        (lambda: headjax.prune(MODEL, HEADS, share="50%"), "share: must be from 0 to 1, got '50%'"),
         (
-            lambda: Kind("multi_head", num_heads=4),
+            lambda: headjax.Kind("multi_head", num_heads=4),
             "^of: must be a class, such as headjax.MultiHeadAttention, got 'multi",
         ),
-        (lambda: OrderConfig(by="fishr"), r"^by: .* did you mean 'fisher'\?$"),
+        (lambda: headjax.OrderConfig(by="fishr"), r"^by: .* did you mean 'fisher'\?$"),
     ],
-    DataError: [
-        (lambda: reconstruct(TWO, [], ONE), "no example to calibrate on"),
-        (lambda: reconstruct(TWO, [PADDING], ONE), "the examples hold padding alone"),
-        (lambda: reconstruct(TWO, [tiny.tokens(1, 8)], ONE), "one example is too few"),
-        (lambda: score_heads(TWO, [IGNORING]), "no example with a target"),
+    headjax.DataError: [
+        (lambda: headjax.reconstruct(TWO, [], ONE), "no example to calibrate on"),
+        (lambda: headjax.reconstruct(TWO, [PADDING], ONE), "the examples hold padding alone"),
+        (lambda: headjax.reconstruct(TWO, [tiny.tokens(1, 8)], ONE), "one example is too few"),
+        (lambda: headjax.score_heads(TWO, [IGNORING]), "no example with a target"),
         (lambda: paired_bootstrap(np.zeros(1), np.zeros(1)), "1 examples are too few"),
         (lambda: sum_over([]), NO_EXAMPLE),
-        (lambda: learn_gates(TWO, iter([]), Subset(count=4), steps=1, learning_rate=0.1), NO_EXAMPLE),
-        (lambda: score_heads(TWO, BATCH), "batches: expected a list of batches, .* got str"),
-        (lambda: score_heads(FLAX, BATCH, loss=lambda model, batch: 0.0), "batches: expected a list of batches"),
+        (lambda: headjax.learn_gates(TWO, iter([]), headjax.Subset(count=4), steps=1, learning_rate=0.1), NO_EXAMPLE),
+        (lambda: headjax.score_heads(TWO, BATCH), "batches: expected a list of batches, .* got str"),
+        (
+            lambda: headjax.score_heads(FLAX, BATCH, loss=lambda model, batch: 0.0),
+            "batches: expected a list of batches",
+        ),
     ],
-    HeadjaxError: [
-        (lambda: ablate(TWO, [BATCH], "all"), "unknown mode 'all'"),
+    headjax.HeadjaxError: [
+        (lambda: headjax.ablate(TWO, [BATCH], "all"), "unknown mode 'all'"),
         (lambda: ablation().effects("los"), "did you mean 'loss'"),
         (lambda: headjax.gated(MODEL, {"decoder/1/1": 0.0}), "decoder/1/1: the model has no such head"),
         (lambda: headjax.gated(MODEL, {"decoder": np.ones((3, 4))}), "gates: the model has no attention layer decoder"),
-        (lambda: score_heads(TWO, [BATCH], gates={"decoder.layers_0_1.attention": 0.0}), r"expected \[2, 4\]"),
+        (lambda: headjax.score_heads(TWO, [BATCH], gates={"decoder.layers_0_1.attention": 0.0}), r"expected \[2, 4\]"),
         (
             lambda: uniform(grouped(), grouped(4, 4)),
             "groups of 2, 2 heads; decoder/1 has groups of 1, 1, 1, 1",
         ),
         (lambda: uniform(tiny.layer(tiny.multi_head(3)), tiny.layer()), "decoder/0 has groups of 1, 1, 1 heads"),
-        (lambda: learn_gates(TWO, [BATCH], Subset(count=9), steps=1, learning_rate=0.1), "count: 9 heads to keep"),
         (
-            lambda: learn_gates(TWO, [BATCH], HardConcrete(weight=1.0), steps=1, learning_rate=0.1, stacks=["cross"]),
+            lambda: headjax.learn_gates(TWO, [BATCH], headjax.Subset(count=9), steps=1, learning_rate=0.1),
+            "count: 9 heads to keep",
+        ),
+        (
+            lambda: headjax.learn_gates(
+                TWO, [BATCH], headjax.HardConcrete(weight=1.0), steps=1, learning_rate=0.1, stacks=["cross"]
+            ),
             "no head stack 'cross'",
         ),
         (lambda: headjax.gated(MODEL, ["decoder/0/0"]), "gates: expected numbers by head, .* got list"),
-        (lambda: score_heads(TWO, [BATCH], loss=lambda model, batch: (0.0, {})), "loss: expected .* got tuple"),
+        (lambda: headjax.score_heads(TWO, [BATCH], loss=lambda model, batch: (0.0, {})), "loss: expected .* got tuple"),
         (lambda: find_sites(nnx.Dict({"a.b": FLAX})), "^a.b: dots separate names in a path"),
         (lambda: headjax.replace_attention(FLAX, lambda layer: None), "to: .* returned NoneType"),
         (lambda: SCORES.score("importanse"), "'importanse'"),
-        (lambda: order_heads(MODEL, [BATCH], OrderConfig(by="random", stacks=("cross",))), "no head stack 'cross'"),
+        (
+            lambda: headjax.order_heads(MODEL, [BATCH], headjax.OrderConfig(by="random", stacks=("cross",))),
+            "no head stack 'cross'",
+        ),
         (lambda: requested_count(headjax.attention_sites(MODEL), "7"), "asks for 7 heads, the model has 6"),
         (lambda: requested_count(headjax.attention_sites(MODEL), "some"), "'some' is no number"),
-        (lambda: prune(MODEL, ["decoder/1"]), "expected stack/layer/head"),
-        (lambda: prune(MODEL, ["decoder/1/1"]), "layer 1 of decoder has heads 0, 3"),
-        (lambda: prune(MODEL, ["decoder/3/0"]), "head decoder/3/0: decoder has 3 layers"),
-        (lambda: prune(MODEL, ["decoder/0/0", "encoder/0/0"]), "the model has no head stack 'encoder'"),
-        (lambda: prune(MODEL, ["middle/0/1"]), "unknown head stack 'middle'"),
-        (lambda: reconstruct(TWO, [BATCH], EIGHT), "all heads are removed"),
-        (lambda: reconstruct(TWO, [BATCH], ONE, units=1.0), "units: must be at least 0 and below 1"),
+        (lambda: headjax.prune(MODEL, ["decoder/1"]), "expected stack/layer/head"),
+        (lambda: headjax.prune(MODEL, ["decoder/1/1"]), "layer 1 of decoder has heads 0, 3"),
+        (lambda: headjax.prune(MODEL, ["decoder/3/0"]), "head decoder/3/0: decoder has 3 layers"),
+        (lambda: headjax.prune(MODEL, ["decoder/0/0", "encoder/0/0"]), "the model has no head stack 'encoder'"),
+        (lambda: headjax.prune(MODEL, ["middle/0/1"]), "unknown head stack 'middle'"),
+        (lambda: headjax.reconstruct(TWO, [BATCH], EIGHT), "all heads are removed"),
+        (lambda: headjax.reconstruct(TWO, [BATCH], ONE, units=1.0), "units: must be at least 0 and below 1"),
         (
-            lambda: reconstruct(nan("embeddings"), [BATCH], ONE),
+            lambda: headjax.reconstruct(nan("embeddings"), [BATCH], ONE),
             "decoder/0: sums over the calibration tokens are not finite",
         ),
         (
-            lambda: reconstruction_order(nan("decoder", "final_norm"), [BATCH]),
+            lambda: headjax.reconstruction_order(nan("decoder", "final_norm"), [BATCH]),
             "reconstruction: the output is not finite",
         ),
-        (lambda: score_heads(TWO, [BATCH], statistics=["entropi"]), "did you mean 'entropy'"),
+        (lambda: headjax.score_heads(TWO, [BATCH], statistics=["entropi"]), "did you mean 'entropy'"),
         (lambda: prune_units(TWO, {("decoder", 0): [32]}), "units: decoder/0 has no unit 32; it has 32"),
         (lambda: prune_units(TWO, {("decoder", 1): range(32)}), "units: decoder/1 has 32 units and must keep one"),
     ],

@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.errors import HeadjaxError
-from headjax.heads.head_id import HeadId, all_heads
 from headjax.heads.scoring import DESCRIPTIONS, hies
-from headjax.nn.module import NoHeadsAttention
 from tests import tiny
 from tests.closeness import assert_numbers_close, close_to
 
@@ -16,7 +13,7 @@ def test_importance_is_the_finite_difference_of_each_examples_loss(model, batche
     """Central differences of every example's loss in every gate, in float32."""
     step, given = 3e-2, batches[0]
     found = headjax.score_heads(model, [given])
-    for head in all_heads(model.config):
+    for head in headjax.all_heads(model.config):
         up, down = (headjax.gated(model, {head: 1.0 + move}).loss(given).total for move in (step, -step))
         slopes = np.asarray(up - down) / (2 * step)
         assert found.score("importance")[head] == pytest.approx(np.abs(slopes).mean(), abs=5e-3, rel=2e-2)
@@ -31,7 +28,7 @@ def test_statistics_are_means_over_tokens(model, batches, scores):
         total += -np.where(probabilities > 0, probabilities * np.log(probabilities + 1e-300), 0.0).sum((0, 2))
         count += len(probabilities)
     for h in range(3):
-        assert scores.score("entropy")[HeadId("decoder", 1, h)] == close_to(total[h] / count, sums=tiny.SUMS)
+        assert scores.score("entropy")[headjax.HeadId("decoder", 1, h)] == close_to(total[h] / count, sums=tiny.SUMS)
     assert set(scores.values) == set(DESCRIPTIONS)
 
 
@@ -48,9 +45,9 @@ def test_filler_examples_and_what_stands_in_padding_change_nothing(model, batche
 
 
 def test_scoring_at_gates_is_scoring_the_pruned_model(model, batches):
-    removed = [HeadId("decoder", 0, 1), HeadId("decoder", 2, 0), HeadId("decoder", 2, 1)]
+    removed = [headjax.HeadId("decoder", 0, 1), headjax.HeadId("decoder", 2, 0), headjax.HeadId("decoder", 2, 1)]
     pruned = headjax.prune(model, removed)
-    assert pruned.config.attentions()["decoder"][2].of is NoHeadsAttention
+    assert pruned.config.attentions()["decoder"][2].of is headjax.nn.NoHeadsAttention
     expected = headjax.score_heads(pruned, batches)
     got = headjax.score_heads(model, batches, gates=dict.fromkeys(removed, 0.0))
     for name in ("importance", "fisher", "entropy"):
@@ -62,7 +59,7 @@ def test_a_score_that_is_not_finite_names_its_head(model, batches):
     broken = jax.tree.map(lambda array: array, model.params)
     layer = broken["decoder"]["layers_2_2"]["attention"]
     layer["value"] = layer["value"].at[0, :, 1].set(jnp.nan)
-    with pytest.raises(HeadjaxError, match=r"score: \w+ of head decoder/\d/\d is nan in batch 0"):
+    with pytest.raises(headjax.HeadjaxError, match=r"score: \w+ of head decoder/\d/\d is nan in batch 0"):
         headjax.score_heads(model.replace(params=broken), batches)
 
 
@@ -74,7 +71,7 @@ def test_statistics_of_one_head_and_a_loss_of_one_number():
     assert_numbers_close(found.score("entropy"), expected, sums=tiny.SUMS, name="entropy")
 
 
-HEADS = [HeadId(stack, i, h) for stack in ("encoder", "cross") for i in range(2) for h in range(3)]
+HEADS = [headjax.HeadId(stack, i, h) for stack in ("encoder", "cross") for i in range(2) for h in range(3)]
 
 
 def test_hies_by_hand():

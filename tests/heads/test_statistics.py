@@ -6,12 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.errors import KernelError
+import headjax
 from headjax.heads import statistics
-from headjax.heads.head_id import HeadId
 from headjax.heads.statistics import ROLES, Pattern, _role_counts, head_roles, sum_over
-from headjax.heads.surgery import map_attention
-from headjax.nn import Attended, Mask
 from headjax.nn.state import Probe
 from tests import tiny
 from tests.closeness import assert_close
@@ -42,11 +39,13 @@ def test_entropy_of_hand_made_probabilities():
 def test_normalized_entropy_counts_the_keys_a_query_may_see():
     causal = [[[1.0, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]], [[1.0, 0, 0], [1.0, 0, 0], [0.5, 0.5, 0]]]
     expected = [[0.0, 0.0], [1.0, 0.0], [1.0, math.log(2) / math.log(3)]]
-    got = statistics.normalized_entropy(probe(causal, mask=Mask(causal=True)))
+    got = statistics.normalized_entropy(probe(causal, mask=headjax.nn.Mask(causal=True)))
     assert_close(got[0], expected, sums=SUMS)
     keys = jnp.array([[True, True, False]])
     padded = [[[0.5, 0.5, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3]
-    assert_close(statistics.normalized_entropy(probe(padded, mask=Mask(keys=keys)))[0], [[1.0, 0.0]] * 3, sums=SUMS)
+    assert_close(
+        statistics.normalized_entropy(probe(padded, mask=headjax.nn.Mask(keys=keys)))[0], [[1.0, 0.0]] * 3, sums=SUMS
+    )
 
 
 def test_distance_of_hand_made_probabilities():
@@ -55,7 +54,7 @@ def test_distance_of_hand_made_probabilities():
 
 
 def test_an_implementation_without_probabilities_is_an_error():
-    with pytest.raises(KernelError, match="holds no probabilities"):
+    with pytest.raises(headjax.KernelError, match="holds no probabilities"):
         statistics.entropy(probe(None))
 
 
@@ -72,7 +71,11 @@ def counts(weights, **fields):
     weights = jnp.asarray(weights, jnp.float32)[None]
     context = jnp.zeros((1, weights.shape[2], weights.shape[1], 1))
     seen = Probe(
-        "attention", None, context, Attended(context, weights), **({"mask": None, "query_mask": None} | fields)
+        "attention",
+        None,
+        context,
+        headjax.nn.Attended(context, weights),
+        **({"mask": None, "query_mask": None} | fields),
     )
     hits, possible = _role_counts(seen)
     return dict(zip(ROLES, np.asarray(hits)[:, 0].tolist(), strict=True)), dict(
@@ -93,7 +96,9 @@ def test_counts_of_a_head_that_looks_back():
 def test_queries_without_a_choice_and_padding_are_left_out():
     causal = np.eye(4, k=-1)
     causal[0, 0] = 1.0
-    hits, possible = counts(causal[None], mask=Mask(causal=True), query_mask=jnp.array([[True, True, True, False]]))
+    hits, possible = counts(
+        causal[None], mask=headjax.nn.Mask(causal=True), query_mask=jnp.array([[True, True, True, False]])
+    )
     assert hits == {"previous": 2, "self": 0, "next": 0, "first": 1}
     assert possible == {"previous": 2, "self": 2, "next": 0, "first": 2}
 
@@ -101,11 +106,11 @@ def test_queries_without_a_choice_and_padding_are_left_out():
 def test_the_first_key_is_that_of_the_first_token():
     """Behind padding, and in every packed example."""
     back, present = np.tile(np.eye(4)[1], (4, 1)), jnp.array([[False, True, True, True]])
-    hits, possible = counts(back[None], mask=Mask(causal=True, keys=present), query_mask=present)
+    hits, possible = counts(back[None], mask=headjax.nn.Mask(causal=True, keys=present), query_mask=present)
     assert hits == {"previous": 1, "self": 0, "next": 0, "first": 2}
     assert possible == {"previous": 2, "self": 2, "next": 0, "first": 2}
     packed = jnp.array([[1, 1, 2, 2]])
-    mask = Mask(causal=True, query_segments=packed, key_segments=packed)
+    mask = headjax.nn.Mask(causal=True, query_segments=packed, key_segments=packed)
     hits, possible = counts(np.eye(4)[[0, 0, 2, 2]][None], mask=mask)
     assert (hits["first"], possible["first"]) == (2, 2)
 
@@ -124,10 +129,10 @@ def test_a_head_made_to_look_at_itself_has_that_role():
         biases = {name: params[name].at[1].set(0.0) for name in ("query_bias", "key_bias")}
         return found.holding({"query": query, "key": key} | biases)
 
-    model = map_attention(tiny.model(config), look_at_self, layers=[0])
+    model = headjax.map_attention(tiny.model(config), look_at_self, layers=[0])
     mask = {"attention_mask": np.ones((4, 10), np.int32)}
     roles = head_roles(model, [tiny.tokens(4, 10, 0) | mask, tiny.tokens(4, 10, 1) | mask])
     assert {head.layer for head in roles} == {0}
-    assert roles[HeadId("decoder", 0, 1)].role == "self"
-    assert roles[HeadId("decoder", 0, 0)].role is None
-    assert np.isnan(roles[HeadId("decoder", 0, 0)].shares["next"])
+    assert roles[headjax.HeadId("decoder", 0, 1)].role == "self"
+    assert roles[headjax.HeadId("decoder", 0, 0)].role is None
+    assert np.isnan(roles[headjax.HeadId("decoder", 0, 0)].shares["next"])

@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.errors import ConfigError
-from headjax.mesh.mesh import MeshConfig
 from tests import tiny
 from tests.closeness import assert_close
 from tests.compiled import programs
@@ -23,7 +21,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def mesh():
-    return MeshConfig(data=4, fsdp=2).build()
+    return headjax.MeshConfig(data=4, fsdp=2).build()
 
 
 def test_a_model_is_reconstructed_on_a_mesh_as_on_one_device(model, mesh):
@@ -56,7 +54,7 @@ def test_a_model_is_ordered_calibrated_and_loses_units_on_a_mesh_as_on_one_devic
 
 
 def test_a_batch_that_does_not_divide_over_the_mesh_is_an_error(model, mesh):
-    with jax.set_mesh(mesh), pytest.raises(ConfigError, match=r"^batch_size: 6 does not divide over 8 devices"):
+    with jax.set_mesh(mesh), pytest.raises(headjax.ConfigError, match=r"^batch_size: 6 does not divide over 8 devices"):
         headjax.reconstruct(model, [tiny.tokens(6, 8)], REMOVED)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from headjax.cli import main
 from headjax.core.errors import HeadjaxError
 from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.checking import example_batch
@@ -22,6 +21,7 @@ from headjax.hub.table import InexpressibleError
 from headjax.models.model import Model
 from tests import tiny
 from tests.closeness import tolerance
+from tests.command_line import main
 
 BERT = {
     "model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": 20, "hidden_size": 8,

@@ -5,14 +5,10 @@ import json
 import pytest
 
 import headjax
-from headjax.heads.pruning import prune
-from headjax.hub import from_huggingface, to_huggingface
 from headjax.hub.families import CODE
 from headjax.hub.sentences import task_files
 from headjax.initialization.source import ModelSource
-from headjax.models.new_task import with_task
-from headjax.models.tasks import Classification, SentenceSimilarity
-from headjax.tokenizers.vocabularies import byte_tokenizer, wordpiece_of
+from headjax.tokenizers.vocabularies import wordpiece_of
 from tests import tiny
 from tests.closeness import assert_close
 from tests.hub.directories import BERT, CONFIGS, model_of
@@ -34,7 +30,7 @@ WEIGHTS = {"1_Pooling/pytorch_model.bin": "weights", "notes.txt": "mine"}
 def theirs(tmp_path):
     """A Hugging Face directory with a vocabulary and other files."""
     folder = tmp_path / "theirs"
-    to_huggingface(model_of(BERT), folder)
+    headjax.to_huggingface(model_of(BERT), folder)
     config = json.loads((folder / "config.json").read_text())
     wordpieces(folder)
     (folder / "config.json").write_text(json.dumps(config))
@@ -56,23 +52,25 @@ def contents(folder):
 def test_they_come_back_unchanged(theirs, tmp_path):
     expected = {name: data for name, data in contents(theirs).items() if name not in WEIGHTS}
     assert {"vocab.txt", "tokenizer_config.json", *COMPANIONS} == expected.keys()
-    prune(from_huggingface(theirs), ["encoder/0/1"]).save(tmp_path / "model")
+    headjax.prune(headjax.from_huggingface(theirs), ["encoder/0/1"]).save(tmp_path / "model")
     loaded = headjax.load(tmp_path / "model")
-    to_huggingface(with_task(loaded, Classification(classes=2)), tmp_path / "back", "padded")
+    headjax.to_huggingface(
+        headjax.with_task(loaded, headjax.tasks.Classification(classes=2)), tmp_path / "back", "padded"
+    )
     assert contents(tmp_path / "back") == expected
     assert ModelSource(start=str(tmp_path / "model")).trained(seed=0).files == loaded.files
-    assert from_huggingface(tmp_path / "back").tokenizer == loaded.tokenizer
+    assert headjax.from_huggingface(tmp_path / "back").tokenizer == loaded.tokenizer
 
 
 def test_another_tokenizer_replaces_the_files_of_the_first(theirs, tmp_path):
-    model = from_huggingface(theirs)
-    for changed in (model.replace(tokenizer=byte_tokenizer()), model):
-        to_huggingface(changed, tmp_path / "out")  # an earlier export is replaced
-        again = from_huggingface(tmp_path / "out").tokenizer
+    model = headjax.from_huggingface(theirs)
+    for changed in (model.replace(tokenizer=headjax.byte_tokenizer()), model):
+        headjax.to_huggingface(changed, tmp_path / "out")  # an earlier export is replaced
+        again = headjax.from_huggingface(tmp_path / "out").tokenizer
         assert [again.prompt_ids(text) for text in TEXTS] == [changed.tokenizer.prompt_ids(text) for text in TEXTS]
         assert (tmp_path / "out" / "vocab.txt").exists() == (changed is model)
         assert (tmp_path / "out" / "README.md").read_text() == COMPANIONS["README.md"]
-    to_huggingface(model.replace(tokenizer=None), tmp_path / "out")
+    headjax.to_huggingface(model.replace(tokenizer=None), tmp_path / "out")
     assert not (tmp_path / "out" / "vocab.txt").exists()
 
 
@@ -85,9 +83,9 @@ def test_sentence_transformers_loads_the_graph_of_a_ragged_encoder(tmp_path, mon
     sentence_transformers = pytest.importorskip("sentence_transformers")
     model = model_of(CONFIGS["bert"])
     tokenizer = wordpiece_of(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"], "vocab")
-    files = task_files(SentenceSimilarity(), 8)
-    model = prune(model, ["encoder/0/1"]).replace(tokenizer=tokenizer, files=files)
-    to_huggingface(model, tmp_path / "out", "onnx")
+    files = task_files(headjax.tasks.SentenceSimilarity(), 8)
+    model = headjax.prune(model, ["encoder/0/1"]).replace(tokenizer=tokenizer, files=files)
+    headjax.to_huggingface(model, tmp_path / "out", "onnx")
     found = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), backend="onnx", device="cpu")
     for text in ("a b", "c a d e"):
         hidden = model({name: array.numpy() for name, array in found.tokenize([text]).items()}).hidden

@@ -4,10 +4,8 @@ import functools
 
 import pytest
 
-from headjax.core.errors import ConfigError
+import headjax
 from headjax.hub.fields import Fields
-from headjax.models.tasks import Classification, MultiLabel, Regression
-from headjax.nn.rotary import LinearScaling, Llama3Scaling, RotaryHalves, YarnScaling
 from tests.hub.directories import BERT, CONFIGS, family
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -22,12 +20,12 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-SCALED = RotaryHalves(base=5e5, scaling=LinearScaling(8.0))
+SCALED = headjax.nn.RotaryHalves(base=5e5, scaling=headjax.nn.LinearScaling(8.0))
 ROBERTA = {"architectures": ["RobertaModel"], "pad_token_id": 2}
 NAMED = {"id2label": {"0": "no", "1": "maybe", "2": "yes"}}
 SEVERAL = {"problem_type": "multi_label_classification"}
 LLAMA_LABELS = {"architectures": ["LlamaForSequenceClassification"]}
-LABELLED = functools.partial(Classification, dropout=0.1)
+LABELLED = functools.partial(headjax.tasks.Classification, dropout=0.1)
 POOLER = ("pooler.dense.weight",)
 
 
@@ -87,24 +85,29 @@ READ = [
         "gemma3_text",
         {"rope_scaling": LINEAR, "rope_parameters": {FULL: LINEAR | {"factor": 2.0, "rope_theta": 5e5}}},
         rotary,
-        [RotaryHalves(base=1e4), SCALED],
+        [headjax.nn.RotaryHalves(base=1e4), SCALED],
     ),
     ("gpt2", {"n_head": None, "num_attention_heads": 2}, heads, 2),
     ("t5", {"num_heads": None, "num_attention_heads": 2}, heads, 2),
     ("llama", {"max_position_embeddings": None}, reach, None),
     ("llama", {"max_position_embeddings": 16, "rope_scaling": YARN}, reach, 64),
     ("llama", {"max_position_embeddings": 16, "rope_scaling": LINEAR}, reach, 16),
-    ("llama", {"rope_scaling": LINEAR | {"rope_type": None, "type": "linear"}}, scaling, LinearScaling(8.0)),
+    ("llama", {"rope_scaling": LINEAR | {"rope_type": None, "type": "linear"}}, scaling, headjax.nn.LinearScaling(8.0)),
     ("llama", {"rope_theta": 5e5, "rope_scaling": LINEAR}, rotary, [SCALED] * 2),
-    ("llama", {"rope_scaling": YARN}, scaling, YarnScaling(4.0, 16)),
-    ("llama", {"rope_scaling": YARN | {"attention_factor": 1.5}}, scaling, YarnScaling(4.0, 16, attention_factor=1.5)),
-    ("llama", {"rope_scaling": LLAMA3}, scaling, Llama3Scaling(8.0, 1.0, 4.0, 32)),
+    ("llama", {"rope_scaling": YARN}, scaling, headjax.nn.YarnScaling(4.0, 16)),
+    (
+        "llama",
+        {"rope_scaling": YARN | {"attention_factor": 1.5}},
+        scaling,
+        headjax.nn.YarnScaling(4.0, 16, attention_factor=1.5),
+    ),
+    ("llama", {"rope_scaling": LLAMA3}, scaling, headjax.nn.Llama3Scaling(8.0, 1.0, 4.0, 32)),
     ("gpt_neox", {"use_parallel_residual": False}, lambda config: config.residual, "pre_norm"),
     (
         "gpt_neox",
         {"num_attention_heads": 1, "rotary_pct": 0.25, "rotary_emb_base": 5e5, "rope_scaling": LINEAR},
         rotary,
-        [RotaryHalves(base=5e5, dim=2, scaling=LinearScaling(8.0))] * 2,
+        [headjax.nn.RotaryHalves(base=5e5, dim=2, scaling=headjax.nn.LinearScaling(8.0))] * 2,
     ),
     ("gemma2", {"rope_theta": 5e5, "rope_scaling": LINEAR}, rotary, [SCALED] * 2),
     ("gemma2", {}, lambda config: (config.softcap, config.attention_softcap), (30.0, 3.0)),
@@ -112,9 +115,14 @@ READ = [
         "gemma3_text",
         {"rope_parameters": {FULL: LINEAR | {"rope_theta": 5e5}, SLIDING: {"rope_type": "default", "rope_theta": 2e4}}},
         rotary,
-        [RotaryHalves(base=2e4), SCALED],
+        [headjax.nn.RotaryHalves(base=2e4), SCALED],
     ),
-    ("gemma3_text", {"rope_scaling": YARN}, scales, [16**-0.5, 16**-0.5 * YarnScaling(4.0, 16).logit_factor]),
+    (
+        "gemma3_text",
+        {"rope_scaling": YARN},
+        scales,
+        [16**-0.5, 16**-0.5 * headjax.nn.YarnScaling(4.0, 16).logit_factor],
+    ),
     ("gemma3_text", {"layer_types": [FULL] * 2}, windows, [None, None]),
     ("modernbert", {"local_attention": 1, "layer_types": [SLIDING] * 3}, windows, [1] * 3),
     ("modernbert", {"global_rope_theta": 1e5}, lambda config: [each.base for each in rotary(config)], [1e5, 1e4, 1e5]),
@@ -127,20 +135,25 @@ READ = [
         "bert",
         {"num_labels": 1, "architectures": ["BertForSequenceClassification"]},
         output,
-        Regression(outputs=1, dropout=0.1),
+        headjax.tasks.Regression(outputs=1, dropout=0.1),
     ),
     (
         "bert",
         NAMED | {"architectures": ["BertForSequenceClassification"]},
         output,
-        Classification(classes=3, dropout=0.1, names=("no", "maybe", "yes")),
+        headjax.tasks.Classification(classes=3, dropout=0.1, names=("no", "maybe", "yes")),
     ),
     ("xlm-roberta", {}, output, LABELLED(classes=3)),
     ("xlm-roberta", {"num_labels": 1, "problem_type": "single_label_classification"}, output, LABELLED(classes=1)),
-    ("xlm-roberta", {"problem_type": "regression"}, output, Regression(outputs=3, dropout=0.1)),
-    ("xlm-roberta", NAMED | SEVERAL, output, MultiLabel(classes=3, names=("no", "maybe", "yes"), dropout=0.1)),
-    ("vit", {"num_labels": 4} | SEVERAL, output, MultiLabel(classes=4, dropout=0.0)),
-    ("llama", LLAMA_LABELS | SEVERAL, output, MultiLabel(classes=2, dropout=0.0)),
+    ("xlm-roberta", {"problem_type": "regression"}, output, headjax.tasks.Regression(outputs=3, dropout=0.1)),
+    (
+        "xlm-roberta",
+        NAMED | SEVERAL,
+        output,
+        headjax.tasks.MultiLabel(classes=3, names=("no", "maybe", "yes"), dropout=0.1),
+    ),
+    ("vit", {"num_labels": 4} | SEVERAL, output, headjax.tasks.MultiLabel(classes=4, dropout=0.0)),
+    ("llama", LLAMA_LABELS | SEVERAL, output, headjax.tasks.MultiLabel(classes=2, dropout=0.0)),
     ("xlm-roberta", {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, output, LABELLED(classes=2)),
 ]
 
@@ -214,7 +227,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("kind", "fields", "named"), REFUSED, ids=lambda value: str(value)[:60])
 def test_a_config_is_refused_by_its_field(kind, fields, named):
-    with pytest.raises(ConfigError, match=rf"^config\.json: {named}\b[^\n]*$"):
+    with pytest.raises(headjax.ConfigError, match=rf"^config\.json: {named}\b[^\n]*$"):
         read(kind, **fields)
 
 
@@ -247,7 +260,7 @@ def test_a_length_before_scaling_may_stand_beside_the_rotary_parameters():
 def test_a_pooler_shows_in_the_tensors():
     assert read("vit", architectures=["ViTModel"]).pooler is None
     assert read("vit", POOLER, architectures=["ViTModel"], pooler_act="relu").pooler == "relu"
-    with pytest.raises(ConfigError, match=r"^config\.json: pooler_output_size: "):
+    with pytest.raises(headjax.ConfigError, match=r"^config\.json: pooler_output_size: "):
         read("vit", POOLER, architectures=["ViTModel"], pooler_output_size=4)
 
 

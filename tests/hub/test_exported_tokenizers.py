@@ -6,12 +6,7 @@ import shutil
 import pytest
 
 import headjax
-from headjax.heads.pruning import prune
-from headjax.hub import from_huggingface, to_huggingface
-from headjax.models.decoder import DecoderConfig
-from headjax.models.encoder import EncoderConfig
 from headjax.shrinking.vocabulary import trim_vocabulary
-from headjax.tokenizers.files import read_tokenizer
 from tests.hub.directories import CONFIGS, model_of
 from tests.tokenizers.directories import DIRECTORIES, PIECES, TEXTS, auto, wordpieces
 
@@ -27,7 +22,7 @@ def original(folder, write):
     family = json.loads((files / "config.json").read_text())["model_type"]
     place = folder / "original"
     longer = {"n_positions": 40} if family == "gpt2" else {}
-    to_huggingface(model_of(CONFIGS[family] | {"vocab_size": TOKENS} | longer), place, family=family)
+    headjax.to_huggingface(model_of(CONFIGS[family] | {"vocab_size": TOKENS} | longer), place, family=family)
     for file in files.iterdir():
         if file.name != "config.json":
             shutil.copy(file, place)
@@ -53,29 +48,29 @@ def assert_reads_alike(folder, before, kept=None, **options):
 @pytest.mark.parametrize("kind", DIRECTORIES)
 def test_exports_are_read_as_the_original(tmp_path, kind):
     before = original(tmp_path, DIRECTORIES[kind])
-    model = from_huggingface(before)
-    to_huggingface(model, tmp_path / "same")
+    model = headjax.from_huggingface(before)
+    headjax.to_huggingface(model, tmp_path / "same")
     names = {file.name for file in before.iterdir()}
     assert {file.name for file in (tmp_path / "same").iterdir()} == names
     for name in names:
         assert (tmp_path / "same" / name).read_bytes() == (before / name).read_bytes()
     stack = next(iter(model.config.stacks()))
-    pruned = prune(model, [f"{stack}/0/1"])
-    to_huggingface(pruned, tmp_path / "padded", "padded")
+    pruned = headjax.prune(model, [f"{stack}/0/1"])
+    headjax.to_huggingface(pruned, tmp_path / "padded", "padded")
     assert_reads_alike(tmp_path / "padded", before)
     pruned.save(tmp_path / "saved")
-    found = to_huggingface(headjax.load(tmp_path / "saved"), tmp_path / "auto")
+    found = headjax.to_huggingface(headjax.load(tmp_path / "saved"), tmp_path / "auto")
     assert_reads_alike(tmp_path / "auto", before)
-    again = from_huggingface(tmp_path / "auto")
+    again = headjax.from_huggingface(tmp_path / "auto")
     assert [again.tokenizer.prompt_ids(text) for text in TEXTS] == [model.tokenizer.prompt_ids(text) for text in TEXTS]
     if found.layout == "remote":
-        to_huggingface(
+        headjax.to_huggingface(
             again, tmp_path / "back", "padded", family=json.loads((before / "config.json").read_text())["model_type"]
         )
         assert_reads_alike(tmp_path / "back", before)
-    if isinstance(model.config, EncoderConfig | DecoderConfig):
+    if isinstance(model.config, headjax.EncoderConfig | headjax.DecoderConfig):
         trimmed = trim_vocabulary(model, TEXTS)
-        to_huggingface(trimmed, tmp_path / "trimmed")
+        headjax.to_huggingface(trimmed, tmp_path / "trimmed")
         assert_reads_alike(tmp_path / "trimmed", before, kept=trimmed.history[-1]["kept"])
 
 
@@ -83,26 +78,26 @@ def test_exports_are_read_as_the_original(tmp_path, kind):
 @pytest.mark.parametrize("kind", ["bert without a post-processor", "mistral", "llama legacy", "qwen2 without a class"])
 def test_code_that_is_trusted_changes_nothing(tmp_path, kind):
     before = original(tmp_path, DIRECTORIES[kind])
-    model = from_huggingface(before)
-    assert to_huggingface(model, tmp_path / "remote", "remote").layout == "remote"
+    model = headjax.from_huggingface(before)
+    assert headjax.to_huggingface(model, tmp_path / "remote", "remote").layout == "remote"
     assert_reads_alike(tmp_path / "remote", before, trust_remote_code=True)
 
 
 def test_a_family_that_has_its_own_class_for_every_tokenizer_is_told(tmp_path):
     before = original(tmp_path, DIRECTORIES["qwen3"])
-    qwen, llama = from_huggingface(before).tokenizer, DIRECTORIES["llama"]
+    qwen, llama = headjax.from_huggingface(before).tokenizer, DIRECTORIES["llama"]
     model = model_of(CONFIGS["qwen2"] | {"vocab_size": TOKENS}).replace(tokenizer=qwen)
-    assert not to_huggingface(model, tmp_path / "qwen", family="qwen2").notes
+    assert not headjax.to_huggingface(model, tmp_path / "qwen", family="qwen2").notes
     llama(tmp_path / "files")
-    spaced = read_tokenizer(tmp_path / "files")
-    (note,) = to_huggingface(model.replace(tokenizer=spaced), tmp_path / "spaced", family="qwen2").notes
+    spaced = headjax.read_tokenizer(tmp_path / "files")
+    (note,) = headjax.to_huggingface(model.replace(tokenizer=spaced), tmp_path / "spaced", family="qwen2").notes
     assert "PreTrainedTokenizerFast" in note
     assert auto(tmp_path / "spaced")(TEXTS[0])["input_ids"] != spaced.prompt_ids(TEXTS[0])
 
 
 def test_checkpoints_of_maxtext_keep_the_tokenizer(tmp_path):
     before = original(tmp_path, DIRECTORIES["llama"])
-    to_huggingface(from_huggingface(before), tmp_path / "maxtext", "maxtext")
+    headjax.to_huggingface(headjax.from_huggingface(before), tmp_path / "maxtext", "maxtext")
     assert_reads_alike(tmp_path / "maxtext", before)
 
 
@@ -113,10 +108,10 @@ def test_settings_and_added_tokens_stay(tmp_path):
         (folder / "added_tokens.json").write_text(json.dumps({"<x>": len(PIECES)}))
 
     before = original(tmp_path, write)
-    model = from_huggingface(before)
+    model = headjax.from_huggingface(before)
     for layout in ("remote", "padded"):
-        to_huggingface(prune(model, ["encoder/0/1"]), tmp_path / layout, layout)
+        headjax.to_huggingface(headjax.prune(model, ["encoder/0/1"]), tmp_path / layout, layout)
         assert_reads_alike(tmp_path / layout, before)
-    to_huggingface(trim_vocabulary(model, TEXTS), tmp_path / "trimmed")
+    headjax.to_huggingface(trim_vocabulary(model, TEXTS), tmp_path / "trimmed")
     assert auto(tmp_path / "trimmed").truncation_side == "left"
     assert not (tmp_path / "trimmed" / "vocab.txt").exists()

@@ -9,9 +9,6 @@ import pytest
 from safetensors.numpy import load_file
 
 import headjax
-from headjax.core.errors import ConfigError, ParameterError
-from headjax.heads.pruning import prune
-from headjax.hub.checking import max_difference
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import affine, norm, one, projection, under
@@ -26,9 +23,8 @@ from headjax.hub.table import (
     share,
     size,
 )
-from headjax.models import DecoderConfig
-from headjax.nn import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
+from tests.hub.directories import max_difference
 from tests.tiny import model as noisy
 
 WIDTH, HEADS = size("width"), size("heads")
@@ -37,11 +33,11 @@ TINY = Family(
     class_prefix="Tiny",
     prefix="model.",
     config=record(
-        DecoderConfig,
+        headjax.DecoderConfig,
         Layers(
             size("depth"),
             {
-                "attention": record(MultiHeadAttention, num_heads=HEADS, head_dim=share(WIDTH, HEADS)),
+                "attention": record(headjax.MultiHeadAttention, num_heads=HEADS, head_dim=share(WIDTH, HEADS)),
                 "hidden": size("hidden"),
             },
         ),
@@ -109,7 +105,7 @@ def test_a_family_of_ones_own_there_and_back(folder, tmp_path):
 
 
 def test_a_family_of_ones_own_is_padded(folder, tmp_path):
-    smaller = prune(read(folder), ["decoder/0/1", "decoder/1/0", "decoder/1/2"])
+    smaller = headjax.prune(read(folder), ["decoder/0/1", "decoder/1/0", "decoder/1/2"])
     assert headjax.to_huggingface(smaller, tmp_path / "out", family=TINY).layout == "padded"
     assert max_difference(smaller, tmp_path / "out", family=TINY) < 1e-5
 
@@ -119,10 +115,10 @@ def test_a_family_of_ones_own_is_strict(folder):
     fields = json.loads(file.read_text())
     for field, value in {"heads": 3, "causal": False, "model_type": "bert", "architectures": ["TinyModel"]}.items():
         file.write_text(json.dumps(fields | {field: value}))
-        with pytest.raises(ConfigError, match=f"^{file}: {field}: "):
+        with pytest.raises(headjax.ConfigError, match=f"^{file}: {field}: "):
             read(folder)
     file.write_text(json.dumps(fields | {"depth": 1}))
-    with pytest.raises(ParameterError, match=r"left over model\.blocks\.1\."):
+    with pytest.raises(headjax.ParameterError, match=r"left over model\.blocks\.1\."):
         read(folder)
 
 

@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from headjax.cli import main
-from headjax.core.errors import CheckpointError, ConfigError, DataError, ParameterError
-from headjax.hub import from_huggingface, to_huggingface
+import headjax
 from headjax.hub.families import FAMILIES
-from headjax.mesh.mesh import MeshConfig
-from headjax.models.tasks import NoTask
-from headjax.storage.paths import path_of
+from tests.buckets import path_of
 from tests.closeness import assert_trees_equal
+from tests.command_line import main
 from tests.hub.directories import CONFIGS, config_of, family, model_of, refused_import, rewrite
 
 
@@ -23,8 +20,8 @@ def test_every_family_there_and_back(name, tmp_path):
     """The config says everything and every tensor comes back."""
     names = ("lm_head.weight",) if name == "mt5" else ()
     model = model_of(CONFIGS[name], names)
-    exported = to_huggingface(model, tmp_path / "out", "native", family=name)
-    again = from_huggingface(tmp_path / "out")
+    exported = headjax.to_huggingface(model, tmp_path / "out", "native", family=name)
+    again = headjax.from_huggingface(tmp_path / "out")
     assert again.config == model.config
     assert_trees_equal(again.params, model.params)
     assert exported.tensors == len(load_file(tmp_path / "out" / "model.safetensors"))
@@ -44,9 +41,9 @@ def test_values_are_in_their_places(made):
 
 
 def test_a_mesh_holds_the_same(made):
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    mesh = headjax.MeshConfig(data=2, fsdp=2, model=2).build()
     _, folder = made
-    spread = from_huggingface(folder, mesh=mesh)
+    spread = headjax.from_huggingface(folder, mesh=mesh)
     assert_trees_equal(spread.params, made[0].params)
     query = spread.params["encoder"]["layers_0_1"]["attention"]["query"]
     assert query.sharding.shard_shape(query.shape) == (2, 4, 2, 2)
@@ -55,9 +52,9 @@ def test_a_mesh_holds_the_same(made):
 @pytest.mark.parametrize("name", ["classifier.bias", "bert.encoder.layer.1.attention.output.dense.bias"])
 def test_a_number_beyond_the_type_that_is_asked_for(name, folder):
     rewrite(folder, lambda tensors: tensors.update({name: tensors[name] * 0 + 1e6}))
-    assert from_huggingface(folder).num_parameters
-    with pytest.raises(ParameterError, match=rf"model\.safetensors: {name} .*float16"):
-        from_huggingface(folder, dtype="float16")
+    assert headjax.from_huggingface(folder).num_parameters
+    with pytest.raises(headjax.ParameterError, match=rf"model\.safetensors: {name} .*float16"):
+        headjax.from_huggingface(folder, dtype="float16")
 
 
 @pytest.mark.parametrize(
@@ -69,23 +66,23 @@ def test_a_number_beyond_the_type_that_is_asked_for(name, folder):
     ],
 )
 def test_buffers_of_older_files_are_passed_over(kind, name, tmp_path):
-    to_huggingface(model_of(CONFIGS[kind]), tmp_path / "old", family=kind)
+    headjax.to_huggingface(model_of(CONFIGS[kind]), tmp_path / "old", family=kind)
     rewrite(tmp_path / "old", lambda tensors: tensors.update({name: np.zeros(2, np.float32)}))
-    assert from_huggingface(tmp_path / "old").config == model_of(CONFIGS[kind]).config
+    assert headjax.from_huggingface(tmp_path / "old").config == model_of(CONFIGS[kind]).config
 
 
 REFUSED_FIELDS = [
-    (ParameterError, {"hidden_size": 16}, "has shape [20, 8], config.json gives [20, 16]"),
-    (ParameterError, {"vocab_size": 2**62}, "word_embeddings.weight has shape [20, 8]"),
-    (ParameterError, {"num_hidden_layers": 1}, "left over bert.encoder.layer.1."),
-    (ParameterError, {"num_hidden_layers": 3}, "missing bert.encoder.layer.2."),
-    (ParameterError, {"id2label": {"0": "a", "1": "b"}}, "classifier.weight has shape [3, 8]"),
-    (ConfigError, {"model_type": "bloom"}, "headjax_decoder; docs/huggingface.md tells how to add one"),
-    (ConfigError, {"model_type": None}, "config.json: model_type: "),
-    (ConfigError, {"num_hidden_layers": 10**9}, "config.json: num_hidden_layers: "),
-    (ConfigError, {"pruned_heads": {"0": [1]}}, "config.json: pruned_heads: "),
-    (ConfigError, {"quantization_config": {"quant_method": "gptq"}}, "config.json: quantization_config: "),
-    (ConfigError, {"per_layer_config": {"1": {"sliding_window": 4}}}, "per_layer_config: "),
+    (headjax.ParameterError, {"hidden_size": 16}, "has shape [20, 8], config.json gives [20, 16]"),
+    (headjax.ParameterError, {"vocab_size": 2**62}, "word_embeddings.weight has shape [20, 8]"),
+    (headjax.ParameterError, {"num_hidden_layers": 1}, "left over bert.encoder.layer.1."),
+    (headjax.ParameterError, {"num_hidden_layers": 3}, "missing bert.encoder.layer.2."),
+    (headjax.ParameterError, {"id2label": {"0": "a", "1": "b"}}, "classifier.weight has shape [3, 8]"),
+    (headjax.ConfigError, {"model_type": "bloom"}, "headjax_decoder; docs/huggingface.md tells how to add one"),
+    (headjax.ConfigError, {"model_type": None}, "config.json: model_type: "),
+    (headjax.ConfigError, {"num_hidden_layers": 10**9}, "config.json: num_hidden_layers: "),
+    (headjax.ConfigError, {"pruned_heads": {"0": [1]}}, "config.json: pruned_heads: "),
+    (headjax.ConfigError, {"quantization_config": {"quant_method": "gptq"}}, "config.json: quantization_config: "),
+    (headjax.ConfigError, {"per_layer_config": {"1": {"sliding_window": 4}}}, "per_layer_config: "),
 ]
 
 
@@ -102,10 +99,10 @@ def text(content):
 
 
 BROKEN = [
-    *(("config.json", DataError, text(content), "") for content in ("[]", "{", "[" * 100_000)),
-    ("config.json", CheckpointError, lambda file: None, "missing"),
-    ("config.json", DataError, os.mkfifo, ""),  # nobody writes to it, so that reading would wait for ever
-    ("model.safetensors", CheckpointError, text("{}"), ""),
+    *(("config.json", headjax.DataError, text(content), "") for content in ("[]", "{", "[" * 100_000)),
+    ("config.json", headjax.CheckpointError, lambda file: None, "missing"),
+    ("config.json", headjax.DataError, os.mkfifo, ""),  # nobody writes to it, so that reading would wait for ever
+    ("model.safetensors", headjax.CheckpointError, text("{}"), ""),
 ]
 
 
@@ -127,14 +124,14 @@ def test_older_files(folder, made):
         tensors["embeddings.position_ids"] = np.arange(10)[None]
 
     rewrite(folder, change)
-    assert_trees_equal(from_huggingface(folder).params, made[0].params)
+    assert_trees_equal(headjax.from_huggingface(folder).params, made[0].params)
 
 
 def test_two_names_of_one_tensor_are_one_too_many(folder):
     """Neither is taken in silence."""
     name = "bert.embeddings.LayerNorm.weight"
     rewrite(folder, lambda tensors: tensors.update({name.replace("weight", "gamma"): tensors[name] + 1}))
-    assert "left over bert.embeddings.LayerNorm.weight" in refused_import(folder, ParameterError)
+    assert "left over bert.embeddings.LayerNorm.weight" in refused_import(folder, headjax.ParameterError)
 
 
 def test_command_line(folder, tmp_path, capsys):
@@ -154,14 +151,14 @@ def test_command_line(folder, tmp_path, capsys):
 
 
 def test_directories_of_a_bucket_are_read_and_written(folder, bucket):
-    model = from_huggingface(folder)
-    to_huggingface(model, f"{bucket}/hf")
-    again = from_huggingface(f"{bucket}/hf")
+    model = headjax.from_huggingface(folder)
+    headjax.to_huggingface(model, f"{bucket}/hf")
+    again = headjax.from_huggingface(f"{bucket}/hf")
     assert_trees_equal(again.params, model.params)
     file = path_of(bucket) / "hf" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=rf"^{bucket}/hf/model.safetensors: "):
-        from_huggingface(f"{bucket}/hf")
+    with pytest.raises(headjax.CheckpointError, match=rf"^{bucket}/hf/model.safetensors: "):
+        headjax.from_huggingface(f"{bucket}/hf")
 
 
 CLASSES = [
@@ -177,23 +174,25 @@ CLASSES = [
 @pytest.mark.parametrize(("kind", "fields", "there", "absent"), CLASSES)
 def test_classes_have_tensors_of_their_own(kind, fields, there, absent, tmp_path):
     model = model_of(CONFIGS[kind] | fields)
-    to_huggingface(model, tmp_path / "out", family=kind)
+    headjax.to_huggingface(model, tmp_path / "out", family=kind)
     names = set(load_file(tmp_path / "out" / "model.safetensors"))
     assert names.issuperset(there)
     assert names.isdisjoint(absent)
-    assert from_huggingface(tmp_path / "out").config == model.config
+    assert headjax.from_huggingface(tmp_path / "out").config == model.config
 
 
 def test_weights_of_the_base_model_under_the_name_of_another_class(tmp_path):
     """As in directories of sentence-transformers; with a part of the output it is that class, which lacks the rest."""
     base = model_of(CONFIGS["mpnet"] | {"architectures": ["MPNetModel"]})
-    to_huggingface(base, tmp_path / "out", family="mpnet")
+    headjax.to_huggingface(base, tmp_path / "out", family="mpnet")
     rewrite(tmp_path / "out", architectures=["MPNetForMaskedLM"])
-    again = from_huggingface(tmp_path / "out")
-    assert (again.config, again.config.task) == (base.config, NoTask())
+    again = headjax.from_huggingface(tmp_path / "out")
+    assert (again.config, again.config.task) == (base.config, headjax.tasks.NoTask())
     rewrite(tmp_path / "out", lambda tensors: tensors.update({"lm_head.bias": np.zeros(20, np.float32)}))
-    with pytest.raises(ParameterError, match=r"not the tensors of MPNetForMaskedLM: missing lm_head.dense.bias"):
-        from_huggingface(tmp_path / "out")
+    with pytest.raises(
+        headjax.ParameterError, match=r"not the tensors of MPNetForMaskedLM: missing lm_head.dense.bias"
+    ):
+        headjax.from_huggingface(tmp_path / "out")
 
 
 TIED = [
@@ -209,15 +208,15 @@ TIED = [
 def test_a_tied_tensor_is_read_under_either_name_or_both(kind, fields, copy, tmp_path):
     """Some files hold the output's weights beside the embeddings or instead of them."""
     folder, model = tmp_path / kind, model_of(CONFIGS[kind] | {"tie_word_embeddings": True} | fields)
-    to_huggingface(model, folder, family=kind)
+    headjax.to_huggingface(model, folder, family=kind)
     tensors = load_file(folder / "model.safetensors")
     pairs = family(kind).repeated(model.config)
     original = next((name for other, name in pairs if other == copy and name in tensors), None)
     if original is None or copy in tensors:
         pytest.skip("the two are not tied in this model")
     rewrite(folder, lambda tensors: tensors.update({copy: tensors[original]}))
-    assert_trees_equal(from_huggingface(folder).params, model.params)
+    assert_trees_equal(headjax.from_huggingface(folder).params, model.params)
     rewrite(folder, lambda tensors: tensors.pop(original))
-    assert_trees_equal(from_huggingface(folder).params, model.params)
+    assert_trees_equal(headjax.from_huggingface(folder).params, model.params)
     rewrite(folder, lambda tensors: tensors.update({original: tensors[copy] + 1}))
-    assert f"{copy} differs from {original}" in refused_import(folder, ParameterError)
+    assert f"{copy} differs from {original}" in refused_import(folder, headjax.ParameterError)

@@ -7,23 +7,22 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from headjax.conversion import convert
-from headjax.heads.head_id import HeadId
-from headjax.heads.program import gated
-from headjax.heads.pruning import prune
-from headjax.heads.scoring import score_heads
-from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.checking import max_difference
+import headjax
 from headjax.hub.exporting import layout_of_export
-from headjax.nn import (
-    CompressedAttention,
-    Kind,
-    LatentAttention,
-    RotaryInterleaved,
-)
 from tests import tiny
 from tests.closeness import assert_close
-from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, T5, model_of, refused_export, replaced, rounding
+from tests.hub.directories import (
+    BERT,
+    CONFIGS,
+    LLAMA,
+    RAGGED,
+    T5,
+    max_difference,
+    model_of,
+    refused_export,
+    replaced,
+    rounding,
+)
 from tests.selected import first
 
 WINDOWED = CONFIGS["qwen3"] | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1}
@@ -60,8 +59,8 @@ PRUNED = {
 def test_a_pruned_model_is_written_in_its_family(name, tmp_path):
     fields, removed, layout = PRUNED[name]
     whole = model_of(fields)
-    smaller = prune(whole, removed)
-    exported = to_huggingface(smaller, tmp_path / "out", family=fields["model_type"])
+    smaller = headjax.prune(whole, removed)
+    exported = headjax.to_huggingface(smaller, tmp_path / "out", family=fields["model_type"])
     assert (exported.layout, exported.notes) == (layout, ())
     assert max_difference(smaller, tmp_path / "out") < rounding(smaller)
     written = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -72,7 +71,7 @@ def test_a_pruned_model_is_written_in_its_family(name, tmp_path):
         weight = load_file(tmp_path / "out" / "model.safetensors")["bert.encoder.layer.1.attention.output.dense.weight"]
         assert [bool(np.any(weight[:, 2 * head : 2 * head + 2])) for head in range(4)] == [False, True, False, True]
     if layout == "padded":
-        again = from_huggingface(tmp_path / "out").config
+        again = headjax.from_huggingface(tmp_path / "out").config
         for stack, own in again.stacks().items():
             assert [each.window for each in own.layers] == [each.window for each in whole.config.stacks()[stack].layers]
 
@@ -105,18 +104,18 @@ AS_HEADS = {
 def test_heads_of_other_shapes_are_padded(name, tmp_path):
     kind, make = AS_HEADS[name]
     model = make()
-    assert to_huggingface(model, tmp_path / "out", family=kind).layout == "padded"
+    assert headjax.to_huggingface(model, tmp_path / "out", family=kind).layout == "padded"
     assert max_difference(model, tmp_path / "out") < rounding(model)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("llama", "llama"), ("qwen3", "qwen3"), ("mistral", "smollm3")])
 def test_biases_that_a_conversion_adds_keep_the_family(name, expected, tmp_path):
     """Calibrated heads may have biases, but not in the output, of which `attention_bias` says the same."""
-    to_huggingface(model_of(CONFIGS[name]), tmp_path / "first", family=name)
-    imported = from_huggingface(tmp_path / "first")
+    headjax.to_huggingface(model_of(CONFIGS[name]), tmp_path / "first", family=name)
+    imported = headjax.from_huggingface(tmp_path / "first")
     own = [each.replace(projection_bias=True) for each in imported.config.attention]
     model = replaced(CONFIGS[name], *own, stack="decoder").replace(history=imported.history)
-    exported = to_huggingface(model, tmp_path / "out")
+    exported = headjax.to_huggingface(model, tmp_path / "out")
     assert (exported.family, exported.layout, bool(exported.notes)) == (expected, "native", expected != name)
     assert layout_of_export(model) == (expected, "native")
     assert max_difference(model, tmp_path / "out") < rounding(model)
@@ -137,12 +136,17 @@ def biased_t5():
 
 
 def columns():
-    return prune(model_of(T5), PRUNED["other columns of a bias"][1])
+    return headjax.prune(model_of(T5), PRUNED["other columns of a bias"][1])
 
 
 REFUSED = [
-    ("bert", "native", lambda: prune(model_of(BERT), RAGGED), ("num_attention_heads", "layout padded can")),
-    ("llama", "native", lambda: prune(model_of(LLAMA), PRUNED["groups of a decoder"][1]), ("layout padded can",)),
+    ("bert", "native", lambda: headjax.prune(model_of(BERT), RAGGED), ("num_attention_heads", "layout padded can")),
+    (
+        "llama",
+        "native",
+        lambda: headjax.prune(model_of(LLAMA), PRUNED["groups of a decoder"][1]),
+        ("layout padded can",),
+    ),
     ("t5", "native", columns, ("position bias",)),
     ("t5", "padded", biased_t5, ("query bias",)),
     ("llama", "native", sliding, ("window[0]",)),
@@ -152,9 +156,14 @@ REFUSED = [
         lambda: tiny.model(dataclasses.replace(model_of(BERT).config, pooler="relu")),
         ("pooler",),
     ),
-    ("bert", "auto", without(Kind(CompressedAttention, inner=HEADS, rank=3)), ("compressed", "onnx")),
-    ("bert", "padded", without(Kind(LatentAttention, num_heads=4, rank=3, head_dim=2)), ("latent", "layout onnx can")),
-    ("bert", "auto", without(HEADS.replace(rotary=RotaryInterleaved())), ("rotary_interleaved",)),
+    ("bert", "auto", without(headjax.Kind(headjax.CompressedAttention, inner=HEADS, rank=3)), ("compressed", "onnx")),
+    (
+        "bert",
+        "padded",
+        without(headjax.Kind(headjax.LatentAttention, num_heads=4, rank=3, head_dim=2)),
+        ("latent", "layout onnx can"),
+    ),
+    ("bert", "auto", without(HEADS.replace(rotary=headjax.nn.RotaryInterleaved())), ("rotary_interleaved",)),
     ("bert", "padded", without(tiny.multi_head(4, 4)), ("4 heads of size 4", "onnx")),
 ]
 
@@ -169,15 +178,15 @@ def test_what_a_layout_cannot_say_is_refused_with_a_way_out(name, layout, make, 
 def test_layers_of_two_windows_and_bases_are_gated_scored_and_converted():
     """Keys of a latent are rebuilt, normalised with 1 + weight and turned by the layer's own base, under its window."""
     gemma, tokens = model_of(CONFIGS["gemma3_text"]), {"input_ids": np.arange(11)[None]}
-    smaller = prune(gemma, ["decoder/0/1", "decoder/1/0", "decoder/1/1"])
-    off = gated(gemma, {"decoder/0/1": 0.0, "decoder/1/0": 0.0, "decoder/1/1": 0.0})
+    smaller = headjax.prune(gemma, ["decoder/0/1", "decoder/1/0", "decoder/1/1"])
+    off = headjax.gated(gemma, {"decoder/0/1": 0.0, "decoder/1/0": 0.0, "decoder/1/1": 0.0})
     assert_close(smaller(tokens).logits, off(tokens).logits, sums=tiny.SUMS)
-    scores = score_heads(gemma, [{"input_ids": np.arange(80).reshape(2, 40) % 20}], statistics=("distance",))
-    places = [HeadId("decoder", layer, head) for layer in (0, 1) for head in range(4)]
+    scores = headjax.score_heads(gemma, [{"input_ids": np.arange(80).reshape(2, 40) % 20}], statistics=("distance",))
+    places = [headjax.HeadId("decoder", layer, head) for layer in (0, 1) for head in range(4)]
     assert sorted(scores.score("importance")) == places
     assert min(scores.score("importance").values()) > 0.0
     distances = [scores.score("distance")[place] for place in places]
     assert max(distances[:4]) < 3.0 < max(distances[4:])  # a window of 4, and 40 tokens
-    converted = convert(gemma, "latent:rank=8").model
+    converted = headjax.convert(gemma, "latent:rank=8").model
     assert converted.config.window == (4, None)
     assert_close(converted(tokens).logits, gemma(tokens).logits, sums=20 * tiny.SUMS)

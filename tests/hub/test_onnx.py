@@ -6,21 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from headjax.cli import main
-from headjax.core.errors import HeadjaxError
-from headjax.core.kind import Kind
-from headjax.heads.pruning import prune
-from headjax.hub import to_huggingface
-from headjax.hub.checking import example_batch
+import headjax
 from headjax.hub.onnx import OnnxModel
-from headjax.models.new_task import with_task
-from headjax.models.tasks import NoTask, SentenceSimilarity
-from headjax.nn import CollaborativeAttention, CompressedAttention, GroupedAttention, LatentAttention
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.closeness import assert_close, tolerance
+from tests.command_line import main
 from tests.data.vocabulary import write_lines
-from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, SIZES, model_of, replaced
+from tests.hub.directories import BERT, CONFIGS, LLAMA, RAGGED, SIZES, example_batch, model_of, replaced
 
 installed = all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
 KINDS = {"int8": "model_qint8_avx512_vnni", "int8:avx2": "model_qint8_avx2", "int8:arm64": "model_qint8_arm64"}
@@ -62,7 +54,7 @@ CROSSED = {"bart", "t5", "mt5", "marian"}
 @pytest.mark.parametrize("name", sorted(set(CONFIGS) - CROSSED))
 def test_onnx_of_every_family_takes_any_number_of_texts_of_any_length(name, tmp_path):
     model = model_of(CONFIGS[name])
-    exported = to_huggingface(model, tmp_path / "out", "onnx")
+    exported = headjax.to_huggingface(model, tmp_path / "out", "onnx")
     assert exported.layout == "onnx"
     assert exported.max_difference < tolerance(tiny.SUMS)
     for length in (2, 5, 8):
@@ -72,17 +64,20 @@ def test_onnx_of_every_family_takes_any_number_of_texts_of_any_length(name, tmp_
 @needs_onnx
 @pytest.mark.parametrize("name", sorted(CROSSED))
 def test_onnx_refuses_models_that_it_cannot_write(name, tmp_path):
-    with pytest.raises(HeadjaxError, match=r"^layout onnx: .*encoder_decoder"):
-        to_huggingface(model_of(CONFIGS[name]), tmp_path / "out", "onnx")
+    with pytest.raises(headjax.HeadjaxError, match=r"^layout onnx: .*encoder_decoder"):
+        headjax.to_huggingface(model_of(CONFIGS[name]), tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()
 
 
 FORMULATIONS = {
-    "latent": [Kind(LatentAttention, num_heads=2, rank=3, head_dim=2)] * 2,
-    "collaborative": [Kind(CollaborativeAttention, num_heads=4, shared_dim=5, content_bias=True, **SIZES)] * 2,
+    "latent": [headjax.Kind(headjax.LatentAttention, num_heads=2, rank=3, head_dim=2)] * 2,
+    "collaborative": [
+        headjax.Kind(headjax.CollaborativeAttention, num_heads=4, shared_dim=5, content_bias=True, **SIZES)
+    ]
+    * 2,
     "grouped, compressed": (
-        Kind(GroupedAttention, num_heads=3, kv_heads=2, kv_index=(0, 1, 1), head_dim=3, value_dim=2),
-        Kind(CompressedAttention, inner=tiny.multi_head(3), rank=5),
+        headjax.Kind(headjax.GroupedAttention, num_heads=3, kv_heads=2, kv_index=(0, 1, 1), head_dim=3, value_dim=2),
+        headjax.Kind(headjax.CompressedAttention, inner=tiny.multi_head(3), rank=5),
     ),
 }
 
@@ -91,13 +86,13 @@ FORMULATIONS = {
 @pytest.mark.parametrize("name", FORMULATIONS)
 def test_onnx_of_formulations(name, tmp_path):
     model = replaced(BERT, *FORMULATIONS[name])
-    to_huggingface(model, tmp_path / "out", "onnx")
+    headjax.to_huggingface(model, tmp_path / "out", "onnx")
     check_onnx(model, tmp_path / "out")
 
 
 @needs_onnx
 def test_onnx_of_a_ragged_model_on_the_command_line(tmp_path, capsys):
-    model = prune(model_of(BERT), RAGGED)
+    model = headjax.prune(model_of(BERT), RAGGED)
     model.save(tmp_path / "model")
     words = ["export", str(tmp_path / "model"), str(tmp_path / "out")]
     assert main([*words, "--layout", "onnx", "--length", "6", "--json", "-"]) == 0
@@ -109,8 +104,8 @@ def test_onnx_of_a_ragged_model_on_the_command_line(tmp_path, capsys):
 @needs_onnx
 @pytest.mark.parametrize("name", ["bert", "mpnet"])
 def test_onnx_of_layers_without_heads_and_with_few(name, tmp_path):
-    model = prune(model_of(CONFIGS[name]), [*RAGGED, *(f"encoder/1/{head}" for head in (1, 3))])
-    to_huggingface(model, tmp_path / "out", "onnx")
+    model = headjax.prune(model_of(CONFIGS[name]), [*RAGGED, *(f"encoder/1/{head}" for head in (1, 3))])
+    headjax.to_huggingface(model, tmp_path / "out", "onnx")
     check_onnx(model, tmp_path / "out")
 
 
@@ -119,8 +114,8 @@ def test_onnx_of_layers_without_heads_and_with_few(name, tmp_path):
 def test_every_product_of_a_quantised_graph_is_of_int8_and_embeddings_are(kind, file, tmp_path):
     import onnx
 
-    model = prune(model_of(BERT), RAGGED)
-    to_huggingface(model, tmp_path / "out", "onnx", quantize=kind)
+    model = headjax.prune(model_of(BERT), RAGGED)
+    headjax.to_huggingface(model, tmp_path / "out", "onnx", quantize=kind)
     proto = onnx.load(tmp_path / "out" / "onnx" / f"{file}.onnx")
     products = [node.op_type for node in proto.graph.node if node.op_type.startswith("MatMul")]
     assert products == ["MatMulInteger"] * (6 * len(model.config.stacks()["encoder"].layers) + 2)
@@ -157,9 +152,9 @@ def test_tokens_with_large_units_do_not_round_those_of_other_tokens():
 
 
 @needs_onnx
-@pytest.mark.parametrize("task", [SentenceSimilarity(pooling=("mean", "cls")), NoTask()])
+@pytest.mark.parametrize("task", [headjax.tasks.SentenceSimilarity(pooling=("mean", "cls")), headjax.tasks.NoTask()])
 def test_sentences_packed_in_a_row_are_computed_as_if_alone(task):
-    model = with_task(model_of(CONFIGS["mpnet"]), task)
+    model = headjax.with_task(model_of(CONFIGS["mpnet"]), task)
     batch = {
         "input_ids": np.array([[3, 4, 5, 6, 7, 1, 1], [8, 9, 3, 4, 5, 6, 2]]),
         "segment_ids": np.array([[1, 1, 1, 2, 2, 0, 0], [1, 2, 2, 2, 2, 2, 2]]),
@@ -168,7 +163,7 @@ def test_sentences_packed_in_a_row_are_computed_as_if_alone(task):
     ours, theirs = model(batch), OnnxModel(model)(batch)
     shown = batch["attention_mask"].astype(bool)
     assert_close(theirs.hidden[shown], ours.hidden[shown], sums=tiny.SUMS)
-    if isinstance(task, SentenceSimilarity):
+    if isinstance(task, headjax.tasks.SentenceSimilarity):
         assert_close(theirs.embeddings, ours.embeddings, sums=tiny.SUMS)
 
 
@@ -176,8 +171,8 @@ def test_sentences_packed_in_a_row_are_computed_as_if_alone(task):
 def embedder(tmp_path):
     """A directory of sentence-transformers with its tokenizer, and a table of pairs."""
     model = model_of(BERT | {"architectures": ["BertModel"], "vocab_size": 257, "max_position_embeddings": 40})
-    model = with_task(model, SentenceSimilarity()).replace(tokenizer=byte_tokenizer())
-    to_huggingface(model, tmp_path / "model")
+    model = headjax.with_task(model, headjax.tasks.SentenceSimilarity()).replace(tokenizer=headjax.byte_tokenizer())
+    headjax.to_huggingface(model, tmp_path / "model")
     texts = ["one head", "two heads", "none", "a head of ours"]
     rows = [f"{a}\t{b}\t{abs(i - j)}" for i, a in enumerate(texts) for j, b in enumerate(texts)]
     return tmp_path / "model", write_lines(tmp_path / "pairs.tsv", "sentence1\tsentence2\tscore", *rows)
@@ -233,19 +228,19 @@ def test_quantize_is_refused_before_the_work(words, why, embedder, tmp_path, cap
 
 @needs_onnx
 def test_onnx_of_a_length_beyond_the_positions(tmp_path):
-    with pytest.raises(HeadjaxError, match=r"11 tokens"):
-        to_huggingface(model_of(BERT), tmp_path / "out", "onnx", length=11)
+    with pytest.raises(headjax.HeadjaxError, match=r"11 tokens"):
+        headjax.to_huggingface(model_of(BERT), tmp_path / "out", "onnx", length=11)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("layout, kind", [("maxtext", "int8"), ("onnx", "int4")])
 def test_quantize_is_for_onnxruntime_and_knows_its_kinds(layout, kind, tmp_path):
-    with pytest.raises(HeadjaxError, match=r"^quantize: "):
-        to_huggingface(model_of(BERT), tmp_path / "out", layout, quantize=kind)
+    with pytest.raises(headjax.HeadjaxError, match=r"^quantize: "):
+        headjax.to_huggingface(model_of(BERT), tmp_path / "out", layout, quantize=kind)
 
 
 @pytest.mark.skipif(installed, reason="the onnx extra is installed")
 def test_onnx_without_the_extra(tmp_path):
-    with pytest.raises(HeadjaxError, match=r"^layout onnx: needs onnx and onnxruntime"):
-        to_huggingface(model_of(LLAMA), tmp_path / "out", "onnx")
+    with pytest.raises(headjax.HeadjaxError, match=r"^layout onnx: needs onnx and onnxruntime"):
+        headjax.to_huggingface(model_of(LLAMA), tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()

@@ -11,16 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.cli import main
-from headjax.core.errors import ConfigError
-from headjax.heads.pruning import prune
-from headjax.hub import from_huggingface, to_huggingface
+import headjax
 from headjax.hub.families import FAMILIES
 from headjax.hub.fields import Fields
-from headjax.models.model import load
-from headjax.nn.state import ForwardOptions
 from tests import tiny
 from tests.closeness import assert_close
+from tests.command_line import main
 from tests.hub.directories import CONFIGS, family
 
 pytestmark = [
@@ -307,7 +303,9 @@ def test_a_field_that_is_missing_has_the_default_of_its_class(kind):
     architectures, complete, compared = tiny.pop("architectures", None), transformers.CONFIG_MAPPING[kind], []
     for name in {*tiny, ""} - {"max_position_embeddings"}:  # rotary positions without it have no end
         fields = {other: value for other, value in tiny.items() if other != name}
-        with contextlib.suppress(ConfigError, ValueError, IndexError):  # by ours or theirs: the rest does not fit
+        with contextlib.suppress(
+            headjax.ConfigError, ValueError, IndexError
+        ):  # by ours or theirs: the rest does not fit
             own, whole = read(fields), read(complete(**fields).to_dict())
             compared.append(name)
             assert own == whole, name
@@ -319,10 +317,10 @@ def test_same_outputs_there_and_back(case, tmp_path):
     from safetensors.numpy import load_file
 
     theirs, folder = case
-    inputs, ours = batch(theirs.config), from_huggingface(folder)
+    inputs, ours = batch(theirs.config), headjax.from_huggingface(folder)
     expected = outputs(theirs, inputs)
     assert_same(ours(inputs), expected, inputs)
-    assert to_huggingface(ours, tmp_path / "ours").layout == "native"
+    assert headjax.to_huggingface(ours, tmp_path / "ours").layout == "native"
     before, after = load_file(folder / "model.safetensors"), load_file(tmp_path / "ours" / "model.safetensors")
     # The token of DINOv2's pretraining; biases that logits of masked tokens do not read where they are untied.
     unread = {name for name in before if "mask_token" in name}
@@ -332,7 +330,7 @@ def test_same_outputs_there_and_back(case, tmp_path):
     assert {name: (array.dtype, array.tobytes()) for name, array in after.items()} == {
         name: (array.dtype, array.tobytes()) for name, array in before.items()
     }
-    to_huggingface(ours.replace(history=()), tmp_path / "fresh", family=theirs.config.model_type)
+    headjax.to_huggingface(ours.replace(history=()), tmp_path / "fresh", family=theirs.config.model_type)
     named = json.loads((tmp_path / "fresh" / "config.json").read_text())["architectures"][0]
     fresh = outputs(loaded(type(build(named, CASES_BY_CLASS[named])), tmp_path / "fresh"), inputs)
     again = outputs(loaded(type(theirs), tmp_path / "ours"), inputs)
@@ -349,16 +347,18 @@ def test_each_model_of_a_pair(tower, tmp_path):
     configs = {"text_config": CASES["CLIPTextModel"], "vision_config": VIT}
     pair = build("CLIPModel", configs | {"projection_dim": 5})
     pair.save_pretrained(tmp_path / "pair")
-    with pytest.raises(ConfigError, match=r"'clip' is read as clip_text_model or clip_vision_model; say which"):
-        from_huggingface(tmp_path / "pair")
-    with pytest.raises(ConfigError, match=r"'clip' is read as clip_text_model or clip_vision_model; not as bert"):
-        from_huggingface(tmp_path / "pair", family="bert")
+    with pytest.raises(headjax.ConfigError, match=r"'clip' is read as clip_text_model or clip_vision_model; say which"):
+        headjax.from_huggingface(tmp_path / "pair")
+    with pytest.raises(
+        headjax.ConfigError, match=r"'clip' is read as clip_text_model or clip_vision_model; not as bert"
+    ):
+        headjax.from_huggingface(tmp_path / "pair", family="bert")
     name = f"clip_{tower}_model"
     assert main(["import", str(tmp_path / "pair"), str(tmp_path / "imported"), "--family", name]) == 0
-    theirs, ours = getattr(pair, f"{tower}_model"), from_huggingface(tmp_path / "pair", family=name)
+    theirs, ours = getattr(pair, f"{tower}_model"), headjax.from_huggingface(tmp_path / "pair", family=name)
     inputs = batch(theirs.config)
-    assert_same(load(tmp_path / "imported")(inputs), outputs(theirs, inputs), inputs)
-    assert to_huggingface(ours, tmp_path / "ours").layout == "native"
+    assert_same(headjax.load(tmp_path / "imported")(inputs), outputs(theirs, inputs), inputs)
+    assert headjax.to_huggingface(ours, tmp_path / "ours").layout == "native"
     again = loaded(getattr(transformers, f"CLIP{tower.title()}Model"), tmp_path / "ours")
     assert_same(ours(inputs), outputs(again, inputs), inputs)
 
@@ -369,9 +369,9 @@ def test_the_encoder_of_a_pretrained_discriminator(tmp_path):
 
     theirs = build("ElectraForPreTraining", ALBERT)
     theirs.save_pretrained(tmp_path / "theirs")
-    inputs, ours = batch(theirs.config), from_huggingface(tmp_path / "theirs")
+    inputs, ours = batch(theirs.config), headjax.from_huggingface(tmp_path / "theirs")
     assert_same(ours(inputs), outputs(theirs.electra, inputs), inputs)
-    to_huggingface(ours, tmp_path / "ours")
+    headjax.to_huggingface(ours, tmp_path / "ours")
     assert json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"] == ["ElectraModel"]
     assert_same(ours(inputs), outputs(loaded(transformers.ElectraModel, tmp_path / "ours"), inputs), inputs)
 
@@ -381,7 +381,7 @@ def test_every_distance_of_a_long_text(case):
     """All 32 buckets, with the distances at which they begin."""
     theirs, folder = case
     inputs = {"input_ids": np.random.default_rng(1).integers(3, 49, (1, 280)), "attention_mask": np.ones((1, 280))}
-    assert_same(from_huggingface(folder)(inputs), outputs(theirs, inputs), inputs)
+    assert_same(headjax.from_huggingface(folder)(inputs), outputs(theirs, inputs), inputs)
 
 
 @pytest.mark.parametrize("size", [(20, 13), (4, 8)])
@@ -392,10 +392,10 @@ def test_images_of_other_sizes(case, size, tmp_path):
 
     theirs, folder = case
     inputs = {"pixel_values": np.random.default_rng(0).standard_normal((2, 2, *size), dtype=np.float32)}
-    model, expected = from_huggingface(folder), outputs(theirs, inputs)
+    model, expected = headjax.from_huggingface(folder), outputs(theirs, inputs)
     assert_same(model(inputs), expected, inputs)
     assert model.count_tokens(inputs) == 2 * (1 + (size[0] // 4) * (size[1] // 4))
-    to_huggingface(model, tmp_path / "out", "remote")
+    headjax.to_huggingface(model, tmp_path / "out", "remote")
     auto = transformers.AutoModelForImageClassification if "logits" in expected else transformers.AutoModel
     again = outputs(auto.from_pretrained(tmp_path / "out", trust_remote_code=True).eval(), inputs)
     for name, array in expected.items():
@@ -452,13 +452,13 @@ PRUNED = [*((name, "padded") for name in RAGGED), *((name, "native") for name in
 def test_a_pruned_model_loads_there(case, layout, tmp_path):
     """Ragged ones padded, those of equal counts in their own shapes."""
     theirs, folder = case
-    model, inputs = from_huggingface(folder), batch(theirs.config)
+    model, inputs = headjax.from_huggingface(folder), batch(theirs.config)
     stack = next(iter(model.config.attentions()))
     removed = [f"{stack}/0/1", f"{stack}/1/0"]
     removed += [] if theirs.config.model_type == "albert" else [f"{stack}/1/2", f"{stack}/1/3"]
     removed += ["decoder/0/0", "cross/0/1"] if theirs.config.is_encoder_decoder else []
-    smaller = prune(model, EVEN[type(theirs).__name__] if layout == "native" else removed)
-    assert to_huggingface(smaller, tmp_path / "ours", layout).layout == layout
+    smaller = headjax.prune(model, EVEN[type(theirs).__name__] if layout == "native" else removed)
+    assert headjax.to_huggingface(smaller, tmp_path / "ours", layout).layout == layout
     again = loaded(type(theirs), tmp_path / "ours")
     assert again.config.num_attention_heads == (2 if layout == "native" else 4)
     assert_same(smaller(inputs), outputs(again, inputs), inputs)
@@ -477,7 +477,7 @@ ENCODERS = [
 def test_positions_in_encoders_behind_left_padding(case):
     """BERT's count padding; RoBERTa's count tokens that are not the padding token, masked or not, or without a mask."""
     theirs, folder = case
-    model, inputs = from_huggingface(folder), batch(theirs.config)
+    model, inputs = headjax.from_huggingface(folder), batch(theirs.config)
     shown = inputs["attention_mask"][:, ::-1].copy()
     ids = inputs["input_ids"][:, ::-1].copy()
     hidden = shown.copy()
@@ -492,7 +492,7 @@ def test_positions_in_encoders_behind_left_padding(case):
 def test_decoders_classify_by_the_last_token_that_is_no_padding(case):
     """Padding on the left, on the right, and within the text; with the mask, and by the padding token alone."""
     theirs, folder = case
-    model = from_huggingface(folder)
+    model = headjax.from_huggingface(folder)
     ids = np.random.default_rng(0).integers(3, theirs.config.vocab_size - 1, (4, 9))
     ids[0, :3], ids[1, 6:], ids[2, [2, 8]] = 2, 2, 2
     mask = (ids != 2).astype(np.int64)
@@ -508,7 +508,7 @@ def test_with_and_without_a_cache_behind_left_padding(case):
     import torch
 
     theirs, folder = case
-    model = from_huggingface(folder)
+    model = headjax.from_huggingface(folder)
     ids = np.random.default_rng(0).integers(3, theirs.config.vocab_size - 1, (2, 14))
     mask = np.ones_like(ids)
     mask[1, :3] = 0
@@ -520,10 +520,12 @@ def test_with_and_without_a_cache_behind_left_padding(case):
     assert_close(np.asarray(model(inputs).logits)[seen], whole[seen], sums=tiny.SUMS)
 
     def decode(tokens, present, cache):
-        return model.decode(tokens, present, cache.next_positions(present), cache, ForwardOptions())
+        return model.decode(tokens, present, cache.next_positions(present), cache, headjax.models.ForwardOptions())
 
     decode = jax.jit(decode)
-    state = model.prompt({"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, ForwardOptions(), 8).cache
+    state = model.prompt(
+        {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, headjax.models.ForwardOptions(), 8
+    ).cache
     past = None
     for start, stop in ((0, 6), *((place, place + 1) for place in range(6, 14))):
         logits, state = decode(jnp.asarray(ids[:, start:stop]), jnp.asarray(seen[:, start:stop]), state)
@@ -547,13 +549,13 @@ def test_shards_and_half_precision(tmp_path):
     theirs = build("BertForMaskedLM", SIZES).to(torch.bfloat16)
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size="8KB")
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
-    ours = from_huggingface(tmp_path / "theirs")
-    to_huggingface(ours, tmp_path / "ours")
+    ours = headjax.from_huggingface(tmp_path / "theirs")
+    headjax.to_huggingface(ours, tmp_path / "ours")
     again = loaded(type(theirs), tmp_path / "ours")
     assert again.dtype == torch.bfloat16
     for name, parameter in theirs.named_parameters():
         assert torch.equal(parameter, again.get_parameter(name)), name
-    wide = from_huggingface(tmp_path / "theirs", dtype="float32")
+    wide = headjax.from_huggingface(tmp_path / "theirs", dtype="float32")
     inputs = batch(theirs.config)
     assert_same(wide(inputs), outputs(theirs.float(), inputs), inputs)
 
@@ -569,7 +571,7 @@ def minilm():
 
 def test_trained_weights_on_real_sentences(minilm, data_dir, tmp_path):
     """100 sentences of STS-B: hidden states and mean-pooled sentence vectors as PyTorch computes them."""
-    ours = from_huggingface(minilm)
+    ours = headjax.from_huggingface(minilm)
     inputs, expected = read_there(ours, minilm, sts_sentences(data_dir, 100))
     computed = ours(inputs)
     assert_same(computed, expected, inputs, sums=MINILM_SUMS)
@@ -577,7 +579,7 @@ def test_trained_weights_on_real_sentences(minilm, data_dir, tmp_path):
     assert_close(*vectors, sums=MINILM_SUMS)
     # As a user of `transformers` reads an export: the second text of a pair has types of its own.
     sentences = sts_sentences(data_dir, 16)
-    to_huggingface(ours, tmp_path / "out")
+    headjax.to_huggingface(ours, tmp_path / "out")
     inputs, expected = read_there(ours, tmp_path / "out", sentences[::2], sentences[1::2])
     assert inputs["token_type_ids"].any()
     assert_same(ours(inputs), expected, inputs, sums=MINILM_SUMS)
@@ -588,9 +590,7 @@ def read_there(model, folder, *texts):
     import torch
     import transformers
 
-    from headjax.data.examples import text_batch
-
-    inputs = text_batch(model.tokenizer, *texts)
+    inputs = headjax.text_batch(model.tokenizer, *texts)
     length = inputs["input_ids"].shape[1]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     reference = tokenizer(*texts, padding="max_length", max_length=length, return_tensors="np")

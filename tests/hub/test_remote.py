@@ -5,27 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from headjax.core.errors import HeadjaxError
-from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.checking import example_batch, max_difference
+import headjax
 from headjax.hub.table import InexpressibleError
-from headjax.models import EncoderDecoderConfig
-from headjax.models.generation import generate
-from headjax.models.tasks import (
-    Classification,
-    DistilledClassification,
-    MaskedLanguageModel,
-    MultiLabel,
-    Pretraining,
-    Regression,
-    Span,
-    TokenClassification,
-)
 from headjax.nn.embeddings import RelativeBuckets
 from headjax.nn.norms import LayerNorm
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
-from tests.hub.directories import rewrite
+from tests.hub.directories import example_batch, max_difference, rewrite
 from tests.hub.remote_models import (
     ATTENTION,
     DECODERS,
@@ -48,30 +33,38 @@ def texts(task, labels, **fields):
 LABELS = np.zeros((2, tiny.MAX_LENGTH), np.int64)
 SEVERAL = np.asarray([[0, 1, 1], [1, 0, 0]], np.float32)
 TASKS = {
-    "SequenceClassification": texts(Classification(classes=3, dropout=0.0), [0, 2]),
-    "SequenceClassification of numbers": texts(Regression(dropout=0.0), np.asarray([0.5, 2.0], np.float32)),
-    "SequenceClassification of several labels": texts(MultiLabel(classes=3, dropout=0.0), SEVERAL),
-    "TokenClassification": texts(TokenClassification(classes=4, dropout=0.0), LABELS),
-    "SequenceClassification by the mean": texts(Classification(classes=3, dropout=0.0), [0, 2], pooler_reads="mean"),
+    "SequenceClassification": texts(headjax.tasks.Classification(classes=3, dropout=0.0), [0, 2]),
+    "SequenceClassification of numbers": texts(
+        headjax.tasks.Regression(dropout=0.0), np.asarray([0.5, 2.0], np.float32)
+    ),
+    "SequenceClassification of several labels": texts(headjax.tasks.MultiLabel(classes=3, dropout=0.0), SEVERAL),
+    "TokenClassification": texts(headjax.tasks.TokenClassification(classes=4, dropout=0.0), LABELS),
+    "SequenceClassification by the mean": texts(
+        headjax.tasks.Classification(classes=3, dropout=0.0), [0, 2], pooler_reads="mean"
+    ),
     "TokenClassification of pooled tokens": texts(
-        TokenClassification(classes=4, dropout=0.0), LABELS, pooler="gelu", pooler_reads="tokens", pooler_norm=NORM
+        headjax.tasks.TokenClassification(classes=4, dropout=0.0),
+        LABELS,
+        pooler="gelu",
+        pooler_reads="tokens",
+        pooler_norm=NORM,
     ),
     "SequenceClassification of ends": texts(
-        Classification(classes=3, dropout=0.0), [0, 2], pooler=None, end_token=2, causal=True
+        headjax.tasks.Classification(classes=3, dropout=0.0), [0, 2], pooler=None, end_token=2, causal=True
     ),
     "SequenceClassification of ends by their token": texts(
-        Classification(classes=3, dropout=0.0), [0, 2], pooler=None, end_token=5
+        headjax.tasks.Classification(classes=3, dropout=0.0), [0, 2], pooler=None, end_token=5
     ),
-    "MaskedLM": texts(MaskedLanguageModel(), LABELS),
-    "MaskedLM without biases": texts(MaskedLanguageModel(transform_bias=False, bias=False), LABELS),
-    "MaskedLM and next sentences": texts(Pretraining(), LABELS),
+    "MaskedLM": texts(headjax.tasks.MaskedLanguageModel(), LABELS),
+    "MaskedLM without biases": texts(headjax.tasks.MaskedLanguageModel(transform_bias=False, bias=False), LABELS),
+    "MaskedLM and next sentences": texts(headjax.tasks.Pretraining(), LABELS),
     "QuestionAnswering": lambda: (
-        encoder(ATTENTION["latent"], Span(dropout=0.0)),
+        encoder(ATTENTION["latent"], headjax.tasks.Span(dropout=0.0)),
         {"start_positions": np.asarray([1, 2]), "end_positions": np.asarray([1, 3])},
     ),
     "ImageClassification": lambda: (vision(ATTENTION["a layer without heads"]), np.asarray([0, 2])),
     "ImageClassification of DeiT": lambda: (
-        vision(ATTENTION["ragged"], DistilledClassification(classes=3), distillation_token=True),
+        vision(ATTENTION["ragged"], headjax.tasks.DistilledClassification(classes=3), distillation_token=True),
         np.asarray([1, 1]),
     ),
     "ImageClassification of DINOv2": lambda: (
@@ -83,20 +76,20 @@ TASKS = {
         np.asarray([0, 2]),
     ),
     "ImageClassification of several labels": lambda: (
-        vision(ATTENTION["ragged"], MultiLabel(classes=3, dropout=0.0)),
+        vision(ATTENTION["ragged"], headjax.tasks.MultiLabel(classes=3, dropout=0.0)),
         SEVERAL,
     ),
     "CausalLM": lambda: (decoder(ATTENTION["grouped"]), LABELS),
     "SequenceClassification by the last token": lambda: (
-        decoder(ATTENTION["grouped"], task=Classification(classes=3, dropout=0.0), padding_token=4),
+        decoder(ATTENTION["grouped"], task=headjax.tasks.Classification(classes=3, dropout=0.0), padding_token=4),
         np.asarray([0, 2]),
     ),
     "SequenceClassification of several labels by the last token": lambda: (
-        decoder(ATTENTION["ragged"], task=MultiLabel(classes=3, dropout=0.0, names=("a", "b", "c"))),
+        decoder(ATTENTION["ragged"], task=headjax.tasks.MultiLabel(classes=3, dropout=0.0, names=("a", "b", "c"))),
         SEVERAL,
     ),
     "SequenceClassification of numbers by the last token": lambda: (
-        decoder(ATTENTION["ragged"], task=Regression(dropout=0.0), output_bias=True),
+        decoder(ATTENTION["ragged"], task=headjax.tasks.Regression(dropout=0.0), output_bias=True),
         np.asarray([0.5, 2.0], np.float32),
     ),
 }
@@ -104,7 +97,7 @@ TASKS = {
 
 def assert_hidden(model, folder):
     """Hidden states of every token that is there, by the code and by headjax's own reading."""
-    assert to_huggingface(model, folder, "remote").layout == "remote"
+    assert headjax.to_huggingface(model, folder, "remote").layout == "remote"
     assert max_difference(model, folder) < 1e-6
     batch = example_batch(model)
     assert_same(model(batch).hidden, computed_there(folder, batch, "AutoModel").last_hidden_state, batch)
@@ -113,9 +106,9 @@ def assert_hidden(model, folder):
 @pytest.mark.parametrize("name", ATTENTION)
 def test_formulations_come_back(name, tmp_path):
     model = encoder(ATTENTION[name])
-    found = to_huggingface(model, tmp_path / "out")
+    found = headjax.to_huggingface(model, tmp_path / "out")
     assert (found.family, found.layout) == ("headjax_encoder", "remote")
-    again = from_huggingface(tmp_path / "out")
+    again = headjax.from_huggingface(tmp_path / "out")
     assert [one.ids for one in again.config.attention] == [one.ids for one in model.config.attention]
     assert max_difference(model, tmp_path / "out") < 1e-6
 
@@ -136,7 +129,7 @@ class TestInTransformers:
         assert_hidden(model, tmp_path / "out")
         batch = example_batch(model, 6)
         batch["attention_mask"] = batch["attention_mask"][:, ::-1].copy()  # on the left
-        ours = np.asarray(generate(model, batch, max_new_tokens=6).tokens)
+        ours = np.asarray(headjax.generate(model, batch, max_new_tokens=6).tokens)
         tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
         theirs = read_there(tmp_path / "out", "AutoModelForCausalLM").generate(
             **tensors, max_new_tokens=6, do_sample=False, pad_token_id=0
@@ -146,7 +139,7 @@ class TestInTransformers:
     @pytest.mark.parametrize("name", DECODERS)
     def test_families_of_decoders(self, name, tmp_path):
         model = decoder(ATTENTION["ragged"], **DECODERS[name])
-        to_huggingface(model, tmp_path / "out", "remote")
+        headjax.to_huggingface(model, tmp_path / "out", "remote")
         batch = {"input_ids": example_batch(model)["input_ids"]}
         assert_same(model(batch).logits, computed_there(tmp_path / "out", batch, "AutoModelForCausalLM").logits, batch)
 
@@ -156,7 +149,7 @@ class TestInTransformers:
         import torch
 
         model, labels = TASKS[name]()
-        found = to_huggingface(model, tmp_path / "out", "remote")
+        found = headjax.to_huggingface(model, tmp_path / "out", "remote")
         config = json.loads((tmp_path / "out" / "config.json").read_text())
         assert (found.layout, config["architectures"][0]) == ("remote", f"HeadjaxFor{name.split()[0]}")
         assert max_difference(model, tmp_path / "out") < 1e-6
@@ -202,7 +195,7 @@ class TestInTransformers:
         bias, attention = RelativeBuckets(num_heads=4, buckets=8, max_distance=20), ATTENTION[name]
         fields = {"positions": "learned_present", "position_offset": 2, "segments": 0, "max_length": 40}
         model = encoder(attention, position_bias=bias, **fields)
-        to_huggingface(model, tmp_path / "out", "remote")
+        headjax.to_huggingface(model, tmp_path / "out", "remote")
         batch = example_batch(model, 40)
         assert_same(model(batch).hidden, computed_there(tmp_path / "out", batch, "AutoModel").last_hidden_state, batch)
 
@@ -210,8 +203,10 @@ class TestInTransformers:
         """The names of classes, the tokenizer; a fine-tuned model is saved with its code and read here again."""
         import transformers
 
-        model = encoder(ATTENTION["ragged"], Classification(classes=2, names=("no", "yes")), vocab_size=300)
-        to_huggingface(model.replace(tokenizer=byte_tokenizer()), tmp_path / "out")
+        model = encoder(
+            ATTENTION["ragged"], headjax.tasks.Classification(classes=2, names=("no", "yes")), vocab_size=300
+        )
+        headjax.to_huggingface(model.replace(tokenizer=headjax.byte_tokenizer()), tmp_path / "out")
         there = transformers.pipeline("text-classification", str(tmp_path / "out"), trust_remote_code=True)
         assert there("yes")[0]["label"] in ("no", "yes")
         there.model.save_pretrained(tmp_path / "again")
@@ -220,20 +215,22 @@ class TestInTransformers:
 
 
 def test_what_has_no_code_is_refused(tmp_path):
-    translation = tiny.model(EncoderDecoderConfig.transformer_base(
+    translation = tiny.model(headjax.EncoderDecoderConfig.transformer_base(
         vocab_size=20, width=8, num_layers=1, decoder_layers=1, hidden=8, attention=PAIR, max_length=8
     ))  # fmt: skip
     with pytest.raises(InexpressibleError, match="layout remote: no code computes encoder_decoder models"):
-        to_huggingface(translation, tmp_path / "out", "remote")
-    with pytest.raises(HeadjaxError, match=r"^family: the layout remote has none"):
-        to_huggingface(encoder(ATTENTION["ragged"]), tmp_path / "out", "remote", family="bert")
+        headjax.to_huggingface(translation, tmp_path / "out", "remote")
+    with pytest.raises(headjax.HeadjaxError, match=r"^family: the layout remote has none"):
+        headjax.to_huggingface(encoder(ATTENTION["ragged"]), tmp_path / "out", "remote", family="bert")
 
 
 def test_a_config_that_describes_no_model_is_an_error(tmp_path):
-    to_huggingface(encoder(ATTENTION["ragged"]), tmp_path / "out")
+    headjax.to_huggingface(encoder(ATTENTION["ragged"]), tmp_path / "out")
     rewrite(tmp_path / "out", headjax_layers=[{"kind": "multi_heads", "hidden": 3}] * 2)
-    with pytest.raises(HeadjaxError, match=r"config.json: headjax.attention\[0\].kind: .*did you mean 'multi_head'"):
-        from_huggingface(tmp_path / "out")
+    with pytest.raises(
+        headjax.HeadjaxError, match=r"config.json: headjax.attention\[0\].kind: .*did you mean 'multi_head'"
+    ):
+        headjax.from_huggingface(tmp_path / "out")
     rewrite(tmp_path / "out", headjax_layers=None)
-    with pytest.raises(HeadjaxError, match=r"config.json: headjax_layers: expected a list"):
-        from_huggingface(tmp_path / "out")
+    with pytest.raises(headjax.HeadjaxError, match=r"config.json: headjax_layers: expected a list"):
+        headjax.from_huggingface(tmp_path / "out")

@@ -6,17 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from headjax.core.errors import HeadjaxError
-from headjax.hub import from_huggingface, to_huggingface
-from headjax.models.tasks import (
-    Classification,
-    MaskedLanguageModel,
-    MultiLabel,
-    NoTask,
-    Regression,
-    Span,
-    TokenClassification,
-)
+import headjax
 from tests import tiny
 from tests.hub.directories import rewrite
 from tests.hub.remote_models import (
@@ -40,7 +30,7 @@ CACHED = [*ATTENTION, *DECODERS]
 
 
 def export(model, folder):
-    to_huggingface(model, folder, "remote")
+    headjax.to_huggingface(model, folder, "remote")
     return folder
 
 
@@ -219,10 +209,12 @@ def test_training_with_checkpoints_and_without_is_the_same(decoders):
 
 UNKNOWN = {
     "AutoModel": lambda: encoder(ATTENTION["ragged"]),
-    "AutoModelForQuestionAnswering": lambda: encoder(ATTENTION["ragged"], Span()),
+    "AutoModelForQuestionAnswering": lambda: encoder(ATTENTION["ragged"], headjax.tasks.Span()),
     "AutoModelForImageClassification": lambda: vision(ATTENTION["ragged"]),
     "AutoModelForCausalLM": lambda: decoder(ATTENTION["ragged"]),
-    "AutoModelForSequenceClassification": lambda: decoder(ATTENTION["ragged"], task=Classification(classes=3)),
+    "AutoModelForSequenceClassification": lambda: decoder(
+        ATTENTION["ragged"], task=headjax.tasks.Classification(classes=3)
+    ),
 }
 
 
@@ -250,7 +242,8 @@ def test_segments_that_the_model_does_not_have(tmp_path):
 
 def test_a_span_outside_the_text_carries_no_loss(tmp_path):
     model = read_there(
-        export(encoder(ATTENTION["ragged"], Span(dropout=0.0)), tmp_path / "out"), "AutoModelForQuestionAnswering"
+        export(encoder(ATTENTION["ragged"], headjax.tasks.Span(dropout=0.0)), tmp_path / "out"),
+        "AutoModelForQuestionAnswering",
     )
     tokens = torch.from_numpy(TOKENS)
     inside = model(tokens[:1], start_positions=torch.tensor([1]), end_positions=torch.tensor([3])).loss
@@ -281,31 +274,56 @@ def test_the_loss_is_that_of_the_problem(problem, tmp_path):
 CLASSIFIER, RAGGED = "AutoModelForSequenceClassification", ATTENTION["ragged"]
 NAMES = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
 SAVED = {
-    "a classifier's base": (lambda: encoder(RAGGED, Classification(classes=3)), "AutoModel", {}, NoTask),
-    "tags": (lambda: encoder(RAGGED), "AutoModelForTokenClassification", {"num_labels": 5}, TokenClassification),
-    "a classifier": (lambda: encoder(ATTENTION["latent"], pooler=None), CLASSIFIER, NAMES, Classification),
-    "a number": (lambda: encoder(RAGGED), CLASSIFIER, {"num_labels": 1}, Regression),
+    "a classifier's base": (
+        lambda: encoder(RAGGED, headjax.tasks.Classification(classes=3)),
+        "AutoModel",
+        {},
+        headjax.tasks.NoTask,
+    ),
+    "tags": (
+        lambda: encoder(RAGGED),
+        "AutoModelForTokenClassification",
+        {"num_labels": 5},
+        headjax.tasks.TokenClassification,
+    ),
+    "a classifier": (
+        lambda: encoder(ATTENTION["latent"], pooler=None),
+        CLASSIFIER,
+        NAMES,
+        headjax.tasks.Classification,
+    ),
+    "a number": (lambda: encoder(RAGGED), CLASSIFIER, {"num_labels": 1}, headjax.tasks.Regression),
     "several labels": (
-        lambda: encoder(RAGGED, Regression()),
+        lambda: encoder(RAGGED, headjax.tasks.Regression()),
         CLASSIFIER,
         NAMES | {"problem_type": "multi_label_classification"},
-        MultiLabel,
+        headjax.tasks.MultiLabel,
     ),
-    "masked tokens": (lambda: encoder(RAGGED, Span()), "AutoModelForMaskedLM", {}, MaskedLanguageModel),
+    "masked tokens": (
+        lambda: encoder(RAGGED, headjax.tasks.Span()),
+        "AutoModelForMaskedLM",
+        {},
+        headjax.tasks.MaskedLanguageModel,
+    ),
     "masked tokens by weights of their own": (
-        lambda: encoder(RAGGED, MaskedLanguageModel()),
+        lambda: encoder(RAGGED, headjax.tasks.MaskedLanguageModel()),
         "AutoModelForMaskedLM",
         {"tie_word_embeddings": False},
-        MaskedLanguageModel,
+        headjax.tasks.MaskedLanguageModel,
     ),
-    "images": (lambda: vision(RAGGED), "AutoModelForImageClassification", {"num_labels": 4}, Classification),
+    "images": (
+        lambda: vision(RAGGED),
+        "AutoModelForImageClassification",
+        {"num_labels": 4},
+        headjax.tasks.Classification,
+    ),
     "a decoder's classifier": (
         lambda: decoder(RAGGED, tied=False),
         CLASSIFIER,
         {"num_labels": 4, "pad_token_id": 0},
-        Classification,
+        headjax.tasks.Classification,
     ),
-    "a decoder's base": (lambda: decoder(ATTENTION["grouped"], tied=False), "AutoModel", {}, NoTask),
+    "a decoder's base": (lambda: decoder(ATTENTION["grouped"], tied=False), "AutoModel", {}, headjax.tasks.NoTask),
     "a decoder's base with tied weights": (lambda: decoder(ATTENTION["grouped"]), "AutoModel", {}, type(None)),
     "a decoder": (lambda: decoder(ATTENTION["grouped"], tied=False), "AutoModelForCausalLM", {}, type(None)),
 }
@@ -329,13 +347,13 @@ def test_another_task_or_vocabulary_is_read_again(name, tmp_path):
         if added:
             model.resize_token_embeddings(tiny.VOCABULARY + added)
         model.save_pretrained(tmp_path / str(added))
-        again = from_huggingface(tmp_path / str(added))
+        again = headjax.from_huggingface(tmp_path / str(added))
         assert type(again.config.task) is task
         ours = again({name: array.numpy() for name, array in inputs.items()})
         theirs = model(**inputs)[0].detach().numpy()
         ours = ours.hidden if auto == "AutoModel" else ours.logits
         assert np.abs(np.asarray(ours) - theirs).max() < 1e-4
-        assert to_huggingface(again, tmp_path / f"again {added}").layout == "remote"
+        assert headjax.to_huggingface(again, tmp_path / f"again {added}").layout == "remote"
     if "id2label" in changes:
         assert again.config.task.names == ("a", "b", "c")
 
@@ -345,5 +363,7 @@ def test_a_task_that_the_code_does_not_have_is_an_error(tmp_path):
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["HeadjaxForCausalLM"]
     for named in (["HeadjaxForTokenClassification"], [], None):
         rewrite(folder, architectures=named)
-        with pytest.raises(HeadjaxError, match=r"config.json: architectures: expected one of HeadjaxModel, Headjax"):
-            from_huggingface(folder)
+        with pytest.raises(
+            headjax.HeadjaxError, match=r"config.json: architectures: expected one of HeadjaxModel, Headjax"
+        ):
+            headjax.from_huggingface(folder)

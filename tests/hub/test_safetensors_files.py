@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from headjax.core.errors import CheckpointError
+import headjax
 from headjax.hub.safetensors_files import SafetensorsFiles, write_safetensors
 
 ARRAYS = {
@@ -89,11 +89,11 @@ def test_a_broken_directory_is_one_line(tmp_path, make, said):
     folder = tmp_path / "inner"
     folder.mkdir()
     make(folder)
-    with pytest.raises(CheckpointError, match=rf"^{folder}[^\n]*{said}"):
+    with pytest.raises(headjax.CheckpointError, match=rf"^{folder}[^\n]*{said}"):
         SafetensorsFiles(folder)
 
 
 def test_integers_are_no_weights(tmp_path):
     save_file({"a": np.arange(3)}, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match="a is of type I64; readable: F32, F16, BF16"):
+    with pytest.raises(headjax.CheckpointError, match="a is of type I64; readable: F32, F16, BF16"):
         SafetensorsFiles(tmp_path).read("a")

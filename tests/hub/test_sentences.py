@@ -8,27 +8,20 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import headjax
-from headjax.cli import main
-from headjax.core.errors import ConfigError, HeadjaxError, ParameterError
 from headjax.evaluation.predictions import Inputs, predict
-from headjax.evaluation.specs import load_task
-from headjax.evaluation.task import measure_task
-from headjax.heads.pruning import prune
-from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.checking import example_batch, max_difference
 from headjax.hub.either import loading, read_config, read_model
 from headjax.hub.importing import config_of
 from headjax.hub.sentences import task_files
-from headjax.models.new_task import with_task
-from headjax.models.tasks import Classification, Dense, Regression, SentenceSimilarity
-from headjax.tokenizers.vocabularies import byte_tokenizer
+from tests.command_line import main
 from tests.data.vocabulary import write_lines
-from tests.hub.directories import BERT, CONFIGS, model_of, refused_export
+from tests.hub.directories import BERT, CONFIGS, example_batch, max_difference, model_of, refused_export
 from tests.hub.test_companions import contents
 from tests.tokenizers.directories import wordpieces
 
-DENSE = (Dense(size=6), Dense(size=4, activation=None, bias=False))
-MAPPED = SentenceSimilarity(pooling=("max", "cls"), dense=DENSE, normalize=True, similarity="dot", max_seq_length=7)
+DENSE = (headjax.tasks.Dense(size=6), headjax.tasks.Dense(size=4, activation=None, bias=False))
+MAPPED = headjax.tasks.SentenceSimilarity(
+    pooling=("max", "cls"), dense=DENSE, normalize=True, similarity="dot", max_seq_length=7
+)
 PADDED = (("eos_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>"))
 MODULES = ["", "1_Pooling", "2_Normalize"]
 
@@ -39,7 +32,7 @@ def modules(*places, package="sentence_transformers.models"):
 
 
 def directory(folder, files):
-    to_huggingface(model_of(CONFIGS["bert"]), folder)
+    headjax.to_huggingface(model_of(CONFIGS["bert"]), folder)
     for name, data in ({"modules.json": modules(*MODULES)} | files).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data if isinstance(data, bytes) else json.dumps(data).encode())
@@ -76,7 +69,7 @@ READ = [
 @pytest.mark.parametrize(("files", "fields"), READ)
 def test_what_files_describe(files, fields, tmp_path):
     found = config_of(directory(tmp_path / "st", files)).task
-    assert found == SentenceSimilarity(**{"normalize": True} | fields)
+    assert found == headjax.tasks.SentenceSimilarity(**{"normalize": True} | fields)
 
 
 REFUSED = [
@@ -120,14 +113,14 @@ REFUSED = [
 
 @pytest.mark.parametrize(("files", "said"), REFUSED)
 def test_a_pipeline_that_computes_something_else_is_refused(files, said, tmp_path):
-    with pytest.raises(ConfigError, match=said):
-        from_huggingface(directory(tmp_path / "st", files))
+    with pytest.raises(headjax.ConfigError, match=said):
+        headjax.from_huggingface(directory(tmp_path / "st", files))
 
 
 def test_a_transformer_in_a_folder_of_its_own_is_read_whole_and_written_flat(tmp_path):
     """As the first versions wrote it."""
     files = {TEXTS: {"max_seq_length": 7}, POOLING: {"pooling_mode": "cls"}}
-    flat = from_huggingface(directory(tmp_path / "st", files))
+    flat = headjax.from_huggingface(directory(tmp_path / "st", files))
     inner = tmp_path / "st" / "0_Transformer"
     inner.mkdir()
     for file in [path for path in (tmp_path / "st").iterdir() if path.is_file() and path.name != "modules.json"]:
@@ -137,7 +130,7 @@ def test_a_transformer_in_a_folder_of_its_own_is_read_whole_and_written_flat(tmp
     model = read_model(tmp_path / "st")
     assert model.config == flat.config == read_config(tmp_path / "st")
     assert max_difference(flat, tmp_path / "st") == 0.0
-    to_huggingface(model, tmp_path / "out")
+    headjax.to_huggingface(model, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "modules.json").read_text())[0]["path"] == ""
     assert max_difference(model, tmp_path / "out") == 0.0
 
@@ -162,7 +155,7 @@ SCORES = [
 
 def scores(folder, files, fields, labels=1):
     """A directory of BERT with so many labels, these files and these fields in its config."""
-    to_huggingface(model_of(BERT | {"num_labels": labels}), folder)
+    headjax.to_huggingface(model_of(BERT | {"num_labels": labels}), folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | fields))
     for name, data in files.items():
@@ -174,10 +167,10 @@ def scores(folder, files, fields, labels=1):
 def test_scores_of_a_cross_encoder(files, fields, found, tmp_path):
     """Read, written again by the same class and, of fewer heads, with our code."""
     model = read_model(scores(tmp_path / "ce", files, fields))
-    assert model.config.task == Regression(**found)
-    for each in (model, prune(model, ["encoder/0/1", "encoder/1/2"])):
-        to_huggingface(each, tmp_path / "out")
-        assert from_huggingface(tmp_path / "out").config.task == Regression(**found)
+    assert model.config.task == headjax.tasks.Regression(**found)
+    for each in (model, headjax.prune(model, ["encoder/0/1", "encoder/1/2"])):
+        headjax.to_huggingface(each, tmp_path / "out")
+        assert headjax.from_huggingface(tmp_path / "out").config.task == headjax.tasks.Regression(**found)
         assert max_difference(each, tmp_path / "out") < 1e-6
         name = "CrossEncoder" if files.keys() & ALONE or fields else "transformers"
         assert name in loading(tmp_path / "out")
@@ -187,7 +180,7 @@ def test_scores_of_a_cross_encoder(files, fields, found, tmp_path):
 
 
 def with_plain_task(model):
-    return model.replace(config=dataclasses.replace(model.config, task=Regression()))
+    return model.replace(config=dataclasses.replace(model.config, task=headjax.tasks.Regression()))
 
 
 @pytest.mark.parametrize(
@@ -201,22 +194,22 @@ def with_plain_task(model):
     ],
 )
 def test_a_cross_encoder_that_computes_something_else_is_refused(files, labels, said, tmp_path):
-    with pytest.raises(ConfigError, match=said):
-        from_huggingface(scores(tmp_path / "ce", files, {}, labels))
+    with pytest.raises(headjax.ConfigError, match=said):
+        headjax.from_huggingface(scores(tmp_path / "ce", files, {}, labels))
 
 
 def test_another_task_of_a_cross_encoder_leaves_its_activation_behind(tmp_path):
     fields = {"sentence_transformers": {"activation_fn": SIGMOID}}
-    model = from_huggingface(scores(tmp_path / "ce", ALONE | {SETTINGS: {"activation_fn": SIGMOID}}, fields))
-    to_huggingface(with_task(model, Classification(classes=3)), tmp_path / "out")
+    model = headjax.from_huggingface(scores(tmp_path / "ce", ALONE | {SETTINGS: {"activation_fn": SIGMOID}}, fields))
+    headjax.to_huggingface(headjax.with_task(model, headjax.tasks.Classification(classes=3)), tmp_path / "out")
     assert "Sigmoid" not in "".join(file.read_text() for file in (tmp_path / "out").glob("*.json"))
-    assert from_huggingface(tmp_path / "out").config.task == Classification(classes=3)
+    assert headjax.from_huggingface(tmp_path / "out").config.task == headjax.tasks.Classification(classes=3)
     assert "CrossEncoder" in loading(tmp_path / "out")
 
 
 def test_labels_beyond_a_sigmoid_are_refused(base, tmp_path, capsys):
-    plain = with_task(from_huggingface(base), Regression())
-    to_huggingface(plain, tmp_path / "ce")
+    plain = headjax.with_task(headjax.from_huggingface(base), headjax.tasks.Regression())
+    headjax.to_huggingface(plain, tmp_path / "ce")
     (tmp_path / "ce" / "modules.json").write_text(json.dumps(modules("")))
     rows = write_lines(tmp_path / "a.tsv", "sentence1\tsentence2\tscore", "cat\tsat\t0.5", "the cat\tsat\t4.5")
     assert main(["finetune", str(tmp_path / "ce"), str(tmp_path / "out"), "--train", str(rows), "--steps", "1"]) == 2
@@ -225,61 +218,61 @@ def test_labels_beyond_a_sigmoid_are_refused(base, tmp_path, capsys):
 
 def test_files_stay_and_are_written_anew_for_another_task(tmp_path):
     bert, files = CONFIGS["bert"], {POOLING: {"pooling_mode": "cls"}, SETTINGS: {"prompts": {"query": "query: "}}}
-    model = from_huggingface(directory(tmp_path / "st", files))
-    to_huggingface(model, tmp_path / "out")
+    model = headjax.from_huggingface(directory(tmp_path / "st", files))
+    headjax.to_huggingface(model, tmp_path / "out")
     assert contents(tmp_path / "out") == contents(tmp_path / "st")
-    to_huggingface(with_task(model, Classification(classes=2)), tmp_path / "out")
+    headjax.to_huggingface(headjax.with_task(model, headjax.tasks.Classification(classes=2)), tmp_path / "out")
     assert contents(tmp_path / "out") == {}
-    to_huggingface(with_task(model, MAPPED), tmp_path / "out")
+    headjax.to_huggingface(headjax.with_task(model, MAPPED), tmp_path / "out")
     weights = {name: load_file(tmp_path / "out" / name / "model.safetensors") for name in ("2_Dense", "3_Dense")}
     assert {name: array.shape for name, array in weights["2_Dense"].items()} == {
         "linear.weight": (6, 2 * bert["hidden_size"]), "linear.bias": (6,),
     }  # fmt: skip
     assert [*weights["3_Dense"]] == ["linear.weight"]
-    again = from_huggingface(tmp_path / "out")
+    again = headjax.from_huggingface(tmp_path / "out")
     assert again.config.task == MAPPED
-    for dense in ((Dense(size=2),) * 4, (Dense(size=2, activation="gelu_tanh"),)):
-        said = refused_export(with_task(model, dataclasses.replace(MAPPED, dense=dense)), tmp_path / "no")
+    for dense in ((headjax.tasks.Dense(size=2),) * 4, (headjax.tasks.Dense(size=2, activation="gelu_tanh"),)):
+        said = refused_export(headjax.with_task(model, dataclasses.replace(MAPPED, dense=dense)), tmp_path / "no")
         assert said.startswith("task.dense: at most 3 maps")
     save_file({"linear.weight": np.zeros((6, 3), np.float32)}, tmp_path / "out" / "2_Dense" / "model.safetensors")
-    with pytest.raises(ParameterError, match=r"2_Dense/model.safetensors: not the tensors"):
-        from_huggingface(tmp_path / "out")
+    with pytest.raises(headjax.ParameterError, match=r"2_Dense/model.safetensors: not the tensors"):
+        headjax.from_huggingface(tmp_path / "out")
 
 
 def test_a_smaller_model_keeps_its_vectors(tmp_path):
     """Through removal of heads, both kinds of directory and the code of an export."""
-    model = with_task(model_of(CONFIGS["bert"]), MAPPED)
-    pruned = prune(model, ["encoder/0/1", "encoder/1/2"])
+    model = headjax.with_task(model_of(CONFIGS["bert"]), MAPPED)
+    pruned = headjax.prune(model, ["encoder/0/1", "encoder/1/2"])
     assert pruned.params["output"].keys() == {"dense_0", "dense_1"}
     pruned.save(tmp_path / "model")
     loaded = headjax.load(tmp_path / "model")
-    to_huggingface(loaded, tmp_path / "out")
+    headjax.to_huggingface(loaded, tmp_path / "out")
     assert max_difference(loaded, tmp_path / "out") < 1e-6
     assert "HeadjaxModel" in (tmp_path / "out" / "config.json").read_text()
 
 
 def test_an_encoder_decoder_is_refused(tmp_path):
-    to_huggingface(model_of(CONFIGS["t5"]), tmp_path / "st")
-    for name, data in task_files(SentenceSimilarity(), 8).items():
+    headjax.to_huggingface(model_of(CONFIGS["t5"]), tmp_path / "st")
+    for name, data in task_files(headjax.tasks.SentenceSimilarity(), 8).items():
         (tmp_path / "st" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "st" / name).write_bytes(data)
-    with pytest.raises(HeadjaxError, match=r"modules.json: sentence vectors of an? encoder_decoder"):
-        from_huggingface(tmp_path / "st")
+    with pytest.raises(headjax.HeadjaxError, match=r"modules.json: sentence vectors of an? encoder_decoder"):
+        headjax.from_huggingface(tmp_path / "st")
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_decoder_makes_vectors_of_its_last_tokens(tied, tmp_path):
     """As sentence-transformers does, which pads on the left, before and after removals; tied logits do not matter."""
     fields = CONFIGS["qwen3"] | {"vocab_size": 300, "tie_word_embeddings": tied}
-    base = model_of(fields).replace(tokenizer=dataclasses.replace(byte_tokenizer(), special=PADDED))
-    task = SentenceSimilarity(pooling=("lasttoken",), normalize=True)
-    to_huggingface(with_task(base, task), tmp_path / "st")
-    model = from_huggingface(tmp_path / "st")
+    base = model_of(fields).replace(tokenizer=dataclasses.replace(headjax.byte_tokenizer(), special=PADDED))
+    task = headjax.tasks.SentenceSimilarity(pooling=("lasttoken",), normalize=True)
+    headjax.to_huggingface(headjax.with_task(base, task), tmp_path / "st")
+    model = headjax.from_huggingface(tmp_path / "st")
     assert model.config.task == dataclasses.replace(task, max_seq_length=model.config.task.max_seq_length)
-    assert max_difference(with_task(base, task), tmp_path / "st") < 1e-6
-    prune(model, ["decoder/0/1", "decoder/1/2"]).save(tmp_path / "model")
+    assert max_difference(headjax.with_task(base, task), tmp_path / "st") < 1e-6
+    headjax.prune(model, ["decoder/0/1", "decoder/1/2"]).save(tmp_path / "model")
     smaller = headjax.load(tmp_path / "model")
-    to_huggingface(smaller, tmp_path / "out")
+    headjax.to_huggingface(smaller, tmp_path / "out")
     assert max_difference(smaller, tmp_path / "out") < 1e-6
     pytest.importorskip("sentence_transformers")
     assert_same(model, computed(tmp_path / "st"), tmp_path)
@@ -305,7 +298,7 @@ FIRST, SECOND = ["the cats sat", "Cat", "sat sat the Cat 人有 the the the"], [
 def base(tmp_path_factory):
     """A directory of BERT with a vocabulary."""
     folder = tmp_path_factory.mktemp("base")
-    to_huggingface(model_of(CONFIGS["bert"] | {"vocab_size": 30, "max_position_embeddings": 20}), folder)
+    headjax.to_huggingface(model_of(CONFIGS["bert"] | {"vocab_size": 30, "max_position_embeddings": 20}), folder)
     config = (folder / "config.json").read_bytes()
     wordpieces(folder)
     (folder / "config.json").write_bytes(config)
@@ -355,16 +348,16 @@ def computed(folder):
 @pytest.mark.parametrize("name", LIBRARY)
 def test_vectors_are_those_of_sentence_transformers(name, base, tmp_path):
     """As it wrote the directory; and by what is written here: unchanged, of fewer heads, in the names of version 2."""
-    task = SentenceSimilarity(**LIBRARY[name])
+    task = headjax.tasks.SentenceSimilarity(**LIBRARY[name])
     theirs = by_library(base, task, tmp_path / "st")
-    model = from_huggingface(tmp_path / "st")
+    model = headjax.from_huggingface(tmp_path / "st")
     assert dataclasses.replace(model.config.task, prompts=task.prompts, max_seq_length=None) == dataclasses.replace(
         task, max_seq_length=None
     )
     assert_same(model, theirs, tmp_path)
-    smaller = prune(model, ["encoder/0/1", "encoder/1/2"]).replace(files={})
+    smaller = headjax.prune(model, ["encoder/0/1", "encoder/1/2"]).replace(files={})
     smaller.save(tmp_path / "model")
-    to_huggingface(headjax.load(tmp_path / "model"), tmp_path / "out")
+    headjax.to_huggingface(headjax.load(tmp_path / "model"), tmp_path / "out")
     assert_same(smaller, computed(tmp_path / "out"), tmp_path)
 
 
@@ -375,12 +368,14 @@ def test_scores_are_those_of_a_cross_encoder(options, base, tmp_path):
     pytest.importorskip("sentence_transformers")
     from sentence_transformers import CrossEncoder
 
-    to_huggingface(with_task(from_huggingface(base), Regression()), tmp_path / "plain")
+    headjax.to_huggingface(
+        headjax.with_task(headjax.from_huggingface(base), headjax.tasks.Regression()), tmp_path / "plain"
+    )
     CrossEncoder(str(tmp_path / "plain"), device="cpu", **options).save_pretrained(str(tmp_path / "ce"))
-    model, pairs = from_huggingface(tmp_path / "ce"), list(zip(FIRST, SECOND, strict=True))
-    smaller = prune(model, ["encoder/0/1", "encoder/1/2"])
+    model, pairs = headjax.from_huggingface(tmp_path / "ce"), list(zip(FIRST, SECOND, strict=True))
+    smaller = headjax.prune(model, ["encoder/0/1", "encoder/1/2"])
     for each, folder in ((model, "same"), (smaller, "smaller"), (smaller.replace(files={}), "anew")):
-        to_huggingface(each, tmp_path / folder)
+        headjax.to_huggingface(each, tmp_path / folder)
         theirs = CrossEncoder(str(tmp_path / folder), device="cpu", trust_remote_code=True).predict(pairs)
         ours = [one["number"] for one in predict(each, Inputs(FIRST, SECOND))]
         assert np.abs(np.asarray(ours) - theirs).max() < 1e-5
@@ -394,5 +389,5 @@ def assert_same(model, theirs, folder):
         rows = ["\t".join((*pair, "1.0")) for pair in zip(FIRST, SECOND, strict=True)]
         path = write_lines(folder / f"{names[0]}.tsv", "\t".join((*names, "score")), *rows)
         kind = "similarity" if names[0] == "sentence1" else "retrieval"
-        task = load_task(f"{kind}:{path}", model)
-        assert np.abs(measure_task(model, task).outcomes["prediction"] - expected).max() < 2e-5, kind
+        task = headjax.load_task(f"{kind}:{path}", model)
+        assert np.abs(headjax.measure_task(model, task).outcomes["prediction"] - expected).max() < 2e-5, kind

@@ -10,14 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.conversion import convert
-from headjax.heads.pruning import prune
-from headjax.hub import from_huggingface, to_huggingface
+import headjax
 from headjax.hub.checking import longest
-from headjax.models.generation import generate
 from headjax.models.prompts import prompt_batch
-from headjax.tokenizers.files import read_tokenizer, write_tokenizer
-from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.files import write_tokenizer
 from headjax.tokenizers.vocabularies import train_bpe, wordpiece_of
 from tests.hub.directories import CONFIGS, model_of
 from tests.tokenizers.directories import ROBERTA, byte_pairs, spaced
@@ -64,7 +60,7 @@ def assert_text(model, folder):
     limit = longest(model) or LENGTH + NEW_TOKENS
     batch = prompt_batch(wide, [PROMPT], max_length=min(LENGTH, limit // 2))
     count = min(NEW_TOKENS, limit - batch["input_ids"].shape[1])
-    ours = np.asarray(generate(wide, batch, max_new_tokens=count).tokens)[0]
+    ours = np.asarray(headjax.generate(wide, batch, max_new_tokens=count).tokens)[0]
     peer = peer_class.from_pretrained(folder, dtype=torch.float32).eval()
     peer.generation_config = transformers.GenerationConfig(max_new_tokens=count, do_sample=False, pad_token_id=0)
     tensors = {name: torch.from_numpy(array).long() for name, array in batch.items()}
@@ -86,7 +82,7 @@ def words_of_llama():
     """Words begin with a mark, unknown characters are bytes, and a text begins with `<s>`."""
     with tempfile.TemporaryDirectory() as folder:
         spaced("llama", "LlamaTokenizer")(Path(folder))
-        return read_tokenizer(folder)
+        return headjax.read_tokenizer(folder)
 
 
 def bytes_of_qwen():
@@ -97,7 +93,7 @@ def bytes_of_qwen():
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     parts = {"type": "Sequence", "pretokenizers": [cut, level]}
     data = json.loads(bytes_of_gpt2().vocabulary) | {"normalizer": {"type": "NFC"}, "pre_tokenizer": parts}
-    return Tokenizer(json.dumps(data), bytes_of_gpt2().special)
+    return headjax.Tokenizer(json.dumps(data), bytes_of_gpt2().special)
 
 
 DECODERS = {
@@ -115,16 +111,16 @@ DECODERS = {
 
 UNIFORM = [f"decoder/{layer}/{head}" for layer in (0, 1) for head in (0, 3)]
 CHANGES = {
-    "pruned": lambda model, batches: prune(model, UNIFORM),
-    "grouped": lambda model, batches: convert(model, "grouped:kv_heads=1", batches=batches).model,
+    "pruned": lambda model, batches: headjax.prune(model, UNIFORM),
+    "grouped": lambda model, batches: headjax.convert(model, "grouped:kv_heads=1", batches=batches).model,
 }
 
 
 def imported(family, folder, tokenizer):
     sizes = {"vocab_size": tokenizer.largest_id + 1} | ({"n_positions": 40} if family == "gpt2" else {})
     model = model_of(CONFIGS[family] | sizes).replace(tokenizer=tokenizer)
-    to_huggingface(model, folder, family=family)
-    return from_huggingface(folder)
+    headjax.to_huggingface(model, folder, family=family)
+    return headjax.from_huggingface(folder)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -135,7 +131,7 @@ def test_decoders(family, change, tmp_path):
     ids = np.random.default_rng(0).integers(3, 250, (4, 9)).astype(np.int32)
     changed = CHANGES[change](model, [{"input_ids": ids, "attention_mask": np.ones_like(ids)}])
     layout = "native" if "head_dim" in CONFIGS[family] else "padded"
-    exported = to_huggingface(changed, tmp_path / "out", layout)
+    exported = headjax.to_huggingface(changed, tmp_path / "out", layout)
     biased = changed.config.attentions()["decoder"][0].projection_bias  # by the criterion that the conversion took
     expected = "smollm3" if family == "mistral" and biased else family
     assert (exported.family, bool(exported.notes)) == (expected, expected != family)
@@ -159,11 +155,11 @@ READERS = {"bert": None, "distilbert": None, "roberta": bytes_of_roberta, "bart"
 @pytest.mark.parametrize("family", READERS)
 def test_other_families_keep_their_tokens(family, tmp_path):
     model = model_of(CONFIGS[family] | {"vocab_size": 420})
-    to_huggingface(model, tmp_path / "first", family=family)
+    headjax.to_huggingface(model, tmp_path / "first", family=family)
     if READERS[family] is None:
         write_tokenizer(wordpieces(), tmp_path / "first")
     else:
         READERS[family](tmp_path / "first")
-    model = from_huggingface(tmp_path / "first")
-    to_huggingface(model, tmp_path / "out")
+    model = headjax.from_huggingface(tmp_path / "first")
+    headjax.to_huggingface(model, tmp_path / "out")
     assert_tokens(model, tmp_path / "out")

@@ -5,17 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError, DataError
-from headjax.core.tensors import FanIn, Normal, flatten
+import headjax
+from headjax.core.tensors import FanIn, Normal
 from headjax.initialization import Admin, AdminConstant, DeepNorm, Setting, constant_omega
 from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
-from headjax.mesh.mesh import MeshConfig
-from headjax.models import Compute, EncoderDecoderConfig, Model
-from headjax.nn.state import ForwardOptions
 from tests import tiny
 from tests.closeness import assert_close, close_to
 from tests.models.test_encoder import config as encoder_config
+from tests.tiny import flatten
 
 DEPTH = 3
 POST = {
@@ -31,7 +29,7 @@ def post_norm(**fields):
 
 def translation(encoder=DEPTH, decoder=2):
     sizes = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": encoder, "decoder_layers": decoder}
-    return EncoderDecoderConfig(**sizes, **tiny.layer(), **POST)
+    return headjax.EncoderDecoderConfig(**sizes, **tiny.layer(), **POST)
 
 
 def batch_of(translate=False, rows=8):
@@ -41,7 +39,7 @@ def batch_of(translate=False, rows=8):
 
 
 def setting(*batches, devices=1):
-    mesh = MeshConfig(data=devices).build(jax.devices()[:devices])
+    mesh = headjax.MeshConfig(data=devices).build(jax.devices()[:devices])
     return Setting([put_whole_batch(batch, mesh) for batch in batches], SEEDS, mesh)
 
 
@@ -80,7 +78,9 @@ def test_admin_follows_its_recurrence_sub_layer_by_sub_layer(admin):
 
     @jax.jit
     def unrolled(params, batch):
-        Model(config, params).forward(batch, ForwardOptions(key=SEEDS, compute=Compute(scan=False), join=join))
+        headjax.Model(config, params).forward(
+            batch, headjax.models.ForwardOptions(key=SEEDS, compute=headjax.Compute(scan=False), join=join)
+        )
         return jnp.stack(ratios[: 2 * DEPTH])
 
     batch = setting(batch_of(translate=True)).batches[0]
@@ -132,7 +132,7 @@ def test_an_empty_batch_is_an_error(empty):
     batch = {name: array[:0] for name, array in batch.items()} if empty == "rows" else batch
     batch = batch | {"attention_mask": np.zeros_like(batch["attention_mask"])}
     where = setting(batch)
-    with pytest.raises(DataError, match=r"^batch: "):
+    with pytest.raises(headjax.DataError, match=r"^batch: "):
         profile(config, config.initialize(SEEDS), where.batches[0], where, exclude_padding=True)
 
 
@@ -140,7 +140,7 @@ def test_a_stack_whose_input_is_far_below_variance_one_is_an_error():
     """Its second omega would be 0.1 or less and cut the shortcuts."""
     config = Admin().configure(post_norm(positions="none", embedding_norm=False, initializer=Normal(0.02)))
     where = setting(tiny.tokens(8))
-    with pytest.raises(DataError, match=r"^decoder: "):
+    with pytest.raises(headjax.DataError, match=r"^decoder: "):
         profile(config, config.initialize(SEEDS), where.batches[0], where)
 
 
@@ -176,5 +176,5 @@ def test_deep_norm_has_the_papers_scales():
     ],
 )
 def test_what_an_initialisation_is_not_for_is_refused(initialization, config, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(headjax.ConfigError, match=message):
         initialization.configure(config)

@@ -4,12 +4,11 @@ import jax
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.tensors import FanIn
 from headjax.initialization import Admin, Setting
 from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
-from headjax.mesh.mesh import MeshConfig
-from headjax.models import EncoderConfig, Model
 from headjax.nn.norms import LayerNorm
 from tests import tiny
 from tests.closeness import assert_close
@@ -23,16 +22,16 @@ def test_omega_is_what_torch_layers_give():
     torch = pytest.importorskip("torch")
     sizes = {"width": tiny.WIDTH, "num_layers": LAYERS, "activation": "relu", "positions": "sinusoidal"}
     rates = {"dropout": 0.0, "attention_dropout": 0.0}
-    plain = EncoderConfig(**tiny.layer(), **sizes, **rates, norm=LayerNorm(), segments=0, initializer=FanIn())
+    plain = headjax.EncoderConfig(**tiny.layer(), **sizes, **rates, norm=LayerNorm(), segments=0, initializer=FanIn())
     config = Admin().configure(plain)
     params = config.initialize(jax.random.key(0))
     tokens = tiny.tokens(4, 9)["input_ids"]
     mask = (np.arange(9)[None, :] < np.array([9, 7, 5, 2])[:, None]).astype(np.int32)
-    mesh = MeshConfig(data=1).build(jax.devices()[:1])
+    mesh = headjax.MeshConfig(data=1).build(jax.devices()[:1])
     batch = put_whole_batch({"input_ids": tokens, "attention_mask": mask}, mesh)
     found = profile(config, params, batch, Setting([batch], jax.random.key(1), mesh))["encoder"]
 
-    embed = Model(config, params).embeddings
+    embed = headjax.Model(config, params).embeddings
     x = torch.tensor(np.asarray(embed(tokens, positions=np.arange(9)[None, :])))
     norm = torch.nn.LayerNorm(tiny.WIDTH)
     omega, expected = 1.0, []

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
+import headjax
 from headjax.conversion.deep import deepen
 from headjax.core import tensors
-from headjax.core.errors import CheckpointError, ConfigError
 from headjax.initialization import Admin, ModelSource
-from headjax.models.tasks import Classification
 from tests import tiny
 from tests.models.test_encoder import config
 
@@ -22,7 +21,7 @@ def encoder(tmp_path_factory):
 
 def test_a_directory_starts_with_another_task(encoder):
     model, path = encoder
-    source = ModelSource(start=path, task=Classification(classes=2))
+    source = ModelSource(start=path, task=headjax.tasks.Classification(classes=2))
     start = source.trained(seed=0)
     assert start.config == source.architecture()
     assert start.params["output"]["kernel"].shape == (16, 2)
@@ -39,7 +38,7 @@ def test_layers_are_split_into_layers_of_few_heads(encoder):
     assert deep.config == deepen(model, 2).config
     assert ModelSource(model=model.config, deep=2).architecture() == source.architecture()
     tensors.check(source.architecture().tensors(), deep.params)
-    with pytest.raises(ConfigError, match=r"^config\.deep\S*: "):
+    with pytest.raises(headjax.ConfigError, match=r"^config\.deep\S*: "):
         ModelSource(start=path, deep=3).architecture()
 
 
@@ -48,12 +47,12 @@ def test_layers_are_split_into_layers_of_few_heads(encoder):
     [
         ("model", {}),
         ("start", {"start": "there", "model": config()}),
-        ("task", {"model": config(), "task": Classification(classes=2)}),
+        ("task", {"model": config(), "task": headjax.tasks.Classification(classes=2)}),
         ("initialization", {"start": "there", "initialization": Admin()}),
     ],
 )
 def test_fields_that_exclude_each_other(field, fields):
-    with pytest.raises(ConfigError, match=f"^{field}: "):
+    with pytest.raises(headjax.ConfigError, match=f"^{field}: "):
         ModelSource(**fields)
 
 
@@ -62,5 +61,5 @@ def test_an_error_in_a_directory_begins_with_its_file(tmp_path):
     (tmp_path / "config.json").write_text('{"model": {"kind": "decoder", "widht": 3}}')
     source = ModelSource(start=str(tmp_path))
     for read in (source.architecture, lambda: source.trained(seed=0)):
-        with pytest.raises(CheckpointError, match=rf"^{tmp_path}/config\.json\.widht: unknown field"):
+        with pytest.raises(headjax.CheckpointError, match=rf"^{tmp_path}/config\.json\.widht: unknown field"):
             read()

@@ -14,18 +14,15 @@ from pathlib import Path
 import jax
 import pytest
 
-from headjax.core.errors import INTERRUPTED, HeadjaxError
+import headjax
+from headjax.core.errors import INTERRUPTED
 from headjax.core.serialize import to_data
 from headjax.core.share import Share
-from headjax.core.tensors import flatten
 from headjax.mesh.distributed import Vote, initialize, process_share
-from headjax.mesh.mesh import MeshConfig
-from headjax.training.config import train_config
-from headjax.training.config_file import load_config
-from headjax.training.loop import train
 from headjax.training.recording import read_metrics
 from tests import tiny
 from tests.closeness import assert_trees_close, close_to
+from tests.tiny import flatten
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS, EVERY = 200, 10
@@ -142,9 +139,9 @@ def test_runs_survive_kills_and_terminations_on_other_processes_and_meshes(confi
     assert (workdir / "checkpoints" / str(steps[0])).exists()
     assert list((workdir / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb"))
 
-    fsdp = load_config(str(config), ["--config.mesh.data=2", "--config.mesh.fsdp=4"])
-    continued = train(train_config(fsdp), workdir)
-    whole = train(train_config(load_config(str(config))), tmp_path / "whole")
+    fsdp = headjax.load_config(str(config), ["--config.mesh.data=2", "--config.mesh.fsdp=4"])
+    continued = headjax.train(headjax.train_config(fsdp), workdir)
+    whole = headjax.train(headjax.train_config(headjax.load_config(str(config))), tmp_path / "whole")
     assert continued.metrics["loss"] == close_to(whole.metrics["loss"], sums=STEPS * 2 * tiny.SUMS)
     ours, theirs = flatten(continued.model.params), flatten(whole.model.params)
     # Adam divides a gradient's rounding by its size: any parameter may move like the largest.
@@ -159,7 +156,9 @@ def test_hosts_that_do_not_share_the_workdir_end_in_a_line(config, tmp_path):
     """The second one even holds a run of the same config."""
     folders, logs = [tmp_path / "here", tmp_path / "there"], [tmp_path / f"{index}.log" for index in range(2)]
     folders[1].mkdir()
-    (folders[1] / "train_config.json").write_text(json.dumps(to_data(train_config(load_config(str(config))))))
+    (folders[1] / "train_config.json").write_text(
+        json.dumps(to_data(headjax.train_config(headjax.load_config(str(config)))))
+    )
     two = start(config, folders, logs, devices=1)
     for process, folder, log in zip(two, folders, logs, strict=True):
         assert process.wait(timeout=120) == 2, log.read_text()[-2000:]
@@ -170,7 +169,7 @@ def test_hosts_that_do_not_share_the_workdir_end_in_a_line(config, tmp_path):
 
 
 def test_a_lone_process_reads_every_row_and_decides_alone():
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    mesh = headjax.MeshConfig(data=2, fsdp=2, model=2).build()
     assert process_share(mesh) == Share(0, 1)
     assert [Vote(mesh)(wish) for wish in (False, True, False)] == [False, True, False]
 
@@ -202,17 +201,17 @@ class Place:
 def test_processes_read_what_their_devices_hold(rows, process, expected, monkeypatch):
     monkeypatch.setattr("headjax.mesh.distributed.batch_sharding", lambda mesh: Place(rows))
     monkeypatch.setattr(jax, "process_index", lambda: process)
-    assert process_share(MeshConfig(data=8).build()) == expected
+    assert process_share(headjax.MeshConfig(data=8).build()) == expected
 
     overlapping = [(0, (0, 4)), (1, (2, 6)), (1, (6, 8))]
     monkeypatch.setattr("headjax.mesh.distributed.batch_sharding", lambda mesh: Place(overlapping))
-    with pytest.raises(HeadjaxError, match=r"^mesh: "):
-        process_share(MeshConfig(data=8).build())
+    with pytest.raises(headjax.HeadjaxError, match=r"^mesh: "):
+        process_share(headjax.MeshConfig(data=8).build())
 
 
 @pytest.mark.parametrize(
     "spec", ["", "host", "host,2,0", "host:1,2,2", "host:1,two,0", "host:1,\u00b2,0", "host:1," + "9" * 5000 + ",0"]
 )
 def test_an_unreadable_spec_is_an_error(spec):
-    with pytest.raises(HeadjaxError, match=r"^--distributed: "):
+    with pytest.raises(headjax.HeadjaxError, match=r"^--distributed: "):
         initialize(spec)

@@ -11,10 +11,7 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import headjax
-from headjax.core.tensors import flatten
-from headjax.heads.learned_gates import Subset
 from headjax.mesh.rules import shardings
-from headjax.nn import AttentionModule
 from tests import tiny
 from tests.closeness import assert_close
 from tests.nn.formulations import WIDTH, module, random_inputs
@@ -22,6 +19,7 @@ from tests.selected import further
 from tests.sites import houses
 from tests.sites.houses import HOUSES, loss
 from tests.sites.test_scans import Params
+from tests.tiny import flatten
 
 TYPES = {"explicit": AxisType.Explicit, "automatic": AxisType.Auto}
 MESHES = {
@@ -42,7 +40,7 @@ def examples_on(mesh: Mesh, tree: Any) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(axes)))
 
 
-def placed(layer: AttentionModule, mesh: Mesh) -> AttentionModule:
+def placed(layer: headjax.nn.AttentionModule, mesh: Mesh) -> headjax.nn.AttentionModule:
     """The layer with its weights where the rules place them."""
     places = shardings(tiny.weights(layer.kind, WIDTH, WIDTH), mesh)
     return layer.like(layer.kind, jax.device_put(layer.params, places))
@@ -67,7 +65,7 @@ def test_layers_compute_and_train_on_a_mesh(layer, name, kind):
         pytest.skip("its heads do not divide")
     mask = np.tril(np.ones((6, 6), bool))
 
-    def value(layer: AttentionModule, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def value(layer: headjax.nn.AttentionModule, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
         outputs = layer(inputs, mask=mask)
         return jnp.square(outputs).sum(), outputs
 
@@ -85,7 +83,7 @@ def test_layers_compute_and_train_on_a_mesh(layer, name, kind):
 
 
 def _arrays(gradient: Any) -> dict[str, Any]:
-    return gradient.params if isinstance(gradient, AttentionModule) else nnx.to_pure_dict(gradient)
+    return gradient.params if isinstance(gradient, headjax.nn.AttentionModule) else nnx.to_pure_dict(gradient)
 
 
 def test_layers_need_no_mesh_set_and_stay_in_scans_and_maps():
@@ -172,7 +170,7 @@ def studied(model: Any, batches: list[Any], heads: list[Any]) -> list[np.ndarray
     found = headjax.score_heads(model, batches, loss=loss).values["importance"]
     ablated = headjax.ablate(model, batches, loss=loss, heads=heads).ablated["loss"]
     orders = [headjax.order_heads(model, batches, by, loss=loss) for by in ("ablation", "fisher")]
-    gates = headjax.learn_gates(model, batches, Subset(count=3), steps=2, learning_rate=0.1, loss=loss)
+    gates = headjax.learn_gates(model, batches, headjax.Subset(count=3), steps=2, learning_rate=0.1, loss=loss)
     values = [np.array(list(each.values())) for each in (found, gates.logits)]
     return [*values, ablated, *(np.array([head.head for head in order]) for order in orders)]
 

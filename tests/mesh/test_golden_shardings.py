@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core.tensors import flatten
+import headjax
 from headjax.initialization import ModelSource
-from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
-from headjax.training.config_file import load_config
 from headjax.training.optimizer import decayed
 from tests import tiny
 from tests.nn.formulations import FORMULATIONS, WIDTH
+from tests.tiny import flatten
 
 LISTINGS = Path(__file__).with_name("shardings")
 PAPERS = Path(__file__).resolve().parents[2] / "configs" / "papers"
@@ -29,7 +28,7 @@ def tensors_of(name):
     """What a paper's model declares, or an attention layer of every formulation."""
     if name == "formulations":
         return {each: tiny.weights(attention, WIDTH, WIDTH) for each, attention in FORMULATIONS.items()}
-    config = load_config(f"{PAPERS / name}.py:{ARGUMENTS.get(name, '')}")
+    config = headjax.load_config(f"{PAPERS / name}.py:{ARGUMENTS.get(name, '')}")
     return ModelSource.of(config.to_dict()).architecture().tensors()
 
 
@@ -37,7 +36,7 @@ def listing(name):
     """One line a tensor: its shape, its placement, that of its moments where they lie elsewhere (ZeRO), its decay."""
     tensors = tensors_of(name)
     weights = flatten(decayed(tensors))
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    mesh = headjax.MeshConfig(data=2, fsdp=2, model=2).build()
     options = ShardingConfig(misfits="replicate", optimizer="data")
     placed = flatten(shardings(tensors, mesh, sharding=options))
     moments = flatten(moment_shardings(tensors, mesh, options))

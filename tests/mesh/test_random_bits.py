@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.mesh.mesh import MeshConfig, batch_parts, batch_sharding, replicated
+import headjax
+from headjax.mesh.mesh import batch_parts, batch_sharding, replicated
 from headjax.mesh.random_bits import kept
 from headjax.plan.plan import collectives
 
@@ -17,7 +18,7 @@ RATE = 0.25
 
 @pytest.fixture(scope="module")
 def mesh():
-    return MeshConfig(data=2, fsdp=2, model=2).build(jax.devices()[:8])
+    return headjax.MeshConfig(data=2, fsdp=2, model=2).build(jax.devices()[:8])
 
 
 @functools.cache

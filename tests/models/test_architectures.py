@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from headjax.models import Compute
-from headjax.models.tasks import MaskedLanguageModel
+import headjax
 from tests import tiny
 from tests.closeness import assert_close
 from tests.layer_walk import walk
@@ -17,7 +16,7 @@ from tests.models.test_vision import BATCH as IMAGES
 from tests.models.test_vision import config as vision
 from tests.selected import first
 
-TEXT = {name: (encoder(name, task=MaskedLanguageModel(), dropout=0.1), PADDED) for name in RELATIVES}
+TEXT = {name: (encoder(name, task=headjax.tasks.MaskedLanguageModel(), dropout=0.1), PADDED) for name in RELATIVES}
 PAIRS = {name: (config, BATCH) for name, config in CONFIGS.items()}
 CASES = TEXT | PAIRS | {"decoder": (MIXED, PADDED), "vision": (vision(dropout=0.1), IMAGES)}
 STACKS = ["decoder", "bert", "albert", "translation", "t5", "vision"]
@@ -28,7 +27,7 @@ STACKS = ["decoder", "bert", "albert", "translation", "t5", "vision"]
 def test_scanned_is_unrolled_and_dropout_follows_its_key(name):
     config, batch = CASES[name]
     model = tiny.model(config)
-    scanned, unrolled = (model(batch, compute=Compute(scan=scan)).logits for scan in (True, False))
+    scanned, unrolled = (model(batch, compute=headjax.Compute(scan=scan)).logits for scan in (True, False))
     assert_close(scanned, unrolled, sums=tiny.SUMS)
     first, again, other = (np.asarray(model(batch, rngs=nnx.Rngs(seed)).logits) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)

@@ -8,18 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.tensors import flatten
-from headjax.models import Compute, DecoderConfig, ForwardOptions, Model
-from headjax.nn import Kind, NoHeadsAttention, RotaryHalves
+import headjax
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close
 from tests.selected import first
+from tests.tiny import flatten
 
 BATCH, LENGTH = 2, 10
 UNPLACED = {"positions": "none", "max_length": None}
 
 MIXED = tiny.decoder_config(
-    *(tiny.layer(), tiny.layer(), tiny.layer(tiny.collaborative(2)), tiny.layer(Kind(NoHeadsAttention))),
+    *(
+        tiny.layer(),
+        tiny.layer(),
+        tiny.layer(tiny.collaborative(2)),
+        tiny.layer(headjax.Kind(headjax.nn.NoHeadsAttention)),
+    ),
     **dict.fromkeys(("dropout", "attention_dropout", "feed_forward_dropout"), 0.1),
     tied=False,
     output_bias=True,
@@ -41,19 +45,21 @@ def padded_batch() -> dict[str, np.ndarray]:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
-def loss_and_gradient(config: DecoderConfig, params: Any, batch: Any, compute: Compute, key: Any = None) -> Any:
+def loss_and_gradient(
+    config: headjax.DecoderConfig, params: Any, batch: Any, compute: headjax.Compute, key: Any = None
+) -> Any:
     """Mean loss and its gradient with respect to the parameters."""
 
     def loss(params: Any) -> Any:
-        model = Model(config, params)
-        return model.losses(model.forward(batch, ForwardOptions(key=key, compute=compute)), batch).mean()
+        model = headjax.Model(config, params)
+        return model.losses(model.forward(batch, headjax.models.ForwardOptions(key=key, compute=compute)), batch).mean()
 
     return jax.value_and_grad(loss)(params)
 
 
 @pytest.fixture(scope="module")
 def reference_step(mixed):
-    return loss_and_gradient(MIXED, mixed.params, padded_batch(), Compute(), jax.random.key(7))
+    return loss_and_gradient(MIXED, mixed.params, padded_batch(), headjax.Compute(), jax.random.key(7))
 
 
 def assert_same(first: Any, second: Any) -> None:
@@ -62,12 +68,12 @@ def assert_same(first: Any, second: Any) -> None:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def position_gradients(config: DecoderConfig, params: Any, batch: Any) -> Any:
+def position_gradients(config: headjax.DecoderConfig, params: Any, batch: Any) -> Any:
     """`[batch, length, length]`: how strongly the output at (b, t) depends on the input at position s."""
 
     def entry(table: Any, b: Any, t: Any) -> Any:
         embeddings = params["embeddings"] | {"position": table}
-        logits = Model(config, params | {"embeddings": embeddings}).forward(batch).logits
+        logits = headjax.Model(config, params | {"embeddings": embeddings}).forward(batch).logits
         return jnp.sum(jnp.sin(jnp.arange(logits.shape[-1])) * logits[b, t])
 
     def row(b: Any) -> Any:
@@ -99,7 +105,9 @@ def test_a_token_outside_the_window_has_no_gradient():
 
 
 @pytest.mark.parametrize(
-    "compute", first(1, [Compute(scan=False), Compute(remat="dots"), Compute(remat="full")]), ids=str
+    "compute",
+    first(1, [headjax.Compute(scan=False), headjax.Compute(remat="dots"), headjax.Compute(remat="full")]),
+    ids=str,
 )
 def test_scan_unrolling_and_rematerialisation_compute_the_same(mixed, reference_step, compute):
     """In training: dropout falls on the same entries however the layers are computed."""
@@ -131,7 +139,7 @@ def test_loss_is_the_cross_entropy_of_the_next_token(mixed):
     assert float(nothing.mean()) == 0.0
 
 
-ROTARY = tiny.multi_head(rotary=RotaryHalves())
+ROTARY = tiny.multi_head(rotary=headjax.nn.RotaryHalves())
 PLACED = {
     "learned": tiny.decoder_config(),
     "sinusoidal": tiny.decoder_config(positions="sinusoidal"),

@@ -6,12 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import headjax
 from headjax.core import tensors
 from headjax.core.modules import declared
 from headjax.core.tensors import Normal
-from headjax.heads.program import gated
-from headjax.heads.pruning import prune
-from headjax.models import EncoderConfig
 from headjax.nn.block import Block
 from headjax.nn.embeddings import Positions, few_rows
 from headjax.nn.norms import LayerNorm
@@ -30,9 +28,9 @@ RELATIVES = {
 PADDED = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3])}
 
 
-def config(name: str = "bert", **fields) -> EncoderConfig:
+def config(name: str = "bert", **fields) -> headjax.EncoderConfig:
     defaults = {"attention": tiny.multi_head(), "hidden": 32, "initializer": Normal(0.3)}
-    return EncoderConfig(**SIZES | defaults | RELATIVES[name] | fields)
+    return headjax.EncoderConfig(**SIZES | defaults | RELATIVES[name] | fields)
 
 
 def test_rows_of_a_small_table_are_looked_up_exactly_with_the_gradient_of_a_look_up():
@@ -75,12 +73,12 @@ def test_albert_is_one_layer_at_every_depth():
 
 def test_a_head_of_shared_layers_is_gated_by_depth_and_removed_at_every_depth():
     shared = tiny.model(config("albert"))
-    once = gated(shared, {"encoder/1/2": 0.0})
+    once = headjax.gated(shared, {"encoder/1/2": 0.0})
     probed = once(PADDED, probe=lambda probe: probe.attended.context).probes["encoder"]
     assert [bool(np.any(contexts[..., 2, :])) for contexts in probed] == [True, False, True]
-    pruned = prune(shared, ["encoder/1/2"])
+    pruned = headjax.prune(shared, ["encoder/1/2"])
     tensors.check(pruned.config.tensors(), pruned.params)
     assert [attention.ids for attention in pruned.config.attentions()["encoder"]] == [(0, 1, 3)] * 3
     assert pruned.history[-1]["removed"] == ["encoder/0/2", "encoder/1/2", "encoder/2/2"]
-    off = gated(shared, {f"encoder/{depth}/2": 0.0 for depth in range(3)})
+    off = headjax.gated(shared, {f"encoder/{depth}/2": 0.0 for depth in range(3)})
     assert_close(pruned(PADDED).hidden, off(PADDED).hidden, sums=tiny.SUMS)

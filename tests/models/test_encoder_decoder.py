@@ -4,11 +4,9 @@ import jax
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core import tensors
 from headjax.core.tensors import Normal
-from headjax.evaluation.task import evaluate
-from headjax.models import EncoderDecoder, EncoderDecoderConfig
-from headjax.nn import GroupedAttention, Kind
 from headjax.nn.embeddings import RelativeBuckets
 from tests import tiny
 from tests.closeness import assert_close
@@ -16,11 +14,11 @@ from tests.closeness import assert_close
 GENERATOR = np.random.default_rng(1)
 LABELS = GENERATOR.integers(1, tiny.VOCABULARY, (2, 8))
 BATCH = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 3]), "labels": LABELS}
-GROUPED = Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4)
+GROUPED = headjax.Kind(headjax.GroupedAttention, num_heads=4, kv_heads=2, head_dim=4)
 SIZES = {"vocab_size": tiny.VOCABULARY, "width": tiny.WIDTH, "num_layers": 2, "initializer": Normal(0.3)}
 
 
-def translation(**fields) -> EncoderDecoderConfig:
+def translation(**fields) -> headjax.EncoderDecoderConfig:
     fields = SIZES | {
         "attention": tiny.multi_head(),
         "decoder_attention": tiny.collaborative(),
@@ -29,15 +27,15 @@ def translation(**fields) -> EncoderDecoderConfig:
         "residual": "pre_norm",
         "start_token": 3,
     } | fields  # fmt: skip
-    return EncoderDecoderConfig.transformer_base(**fields)
+    return headjax.EncoderDecoderConfig.transformer_base(**fields)
 
 
-def t5(**fields) -> EncoderDecoderConfig:
+def t5(**fields) -> headjax.EncoderDecoderConfig:
     own = tiny.multi_head(scale=1.0, projection_bias=False, output_bias=False)
     fields = {"attention": own, "hidden": 24, "activation": "gelu_tanh", "gated": True} | fields
     buckets = RelativeBuckets(num_heads=fields["attention"].num_heads, buckets=8, max_distance=12)
     bias = dict.fromkeys(("position_bias", "decoder_position_bias"), buckets)
-    return EncoderDecoderConfig.t5_small(**SIZES | bias | fields)
+    return headjax.EncoderDecoderConfig.t5_small(**SIZES | bias | fields)
 
 
 CONFIGS = {"translation": translation(), "t5": t5()}
@@ -49,7 +47,7 @@ def model(request):
 
 
 def test_decoder_inputs_are_the_labels_after_the_start_token():
-    model = EncoderDecoder(translation(padding_token=1), {})
+    model = headjax.EncoderDecoder(translation(padding_token=1), {})
     labels = np.array([[5, 6, 7, -100], [8, 9, 10, 11]])
     inputs = model.decoder_inputs({"labels": labels})
     np.testing.assert_array_equal(inputs, [[3, 5, 6, 7], [3, 8, 9, 10]])
@@ -73,7 +71,7 @@ def test_loss_is_the_smoothed_cross_entropy_of_the_labels():
     smoothed = 0.9 * nll - 0.1 * log.mean(axis=-1)
     assert_close(model.losses(output, batch).mean(), smoothed[counted].mean(), sums=tiny.SUMS)
     assert_close(model.losses(output, batch, smoothed=False).mean(), nll[counted].mean(), sums=tiny.SUMS)
-    assert_close(evaluate(model, [batch])["loss"], nll[counted].mean(), sums=tiny.SUMS)
+    assert_close(headjax.evaluate(model, [batch])["loss"], nll[counted].mean(), sums=tiny.SUMS)
 
 
 def test_packed_pairs_do_not_see_each_other(model):

@@ -13,22 +13,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from headjax.core.errors import KernelError
-from headjax.core.tensors import flatten
+import headjax
 from headjax.heads import program
-from headjax.heads.discovery import attention_sites
-from headjax.heads.head_id import all_heads
-from headjax.heads.pruning import prune
-from headjax.heads.scoring import score_heads
-from headjax.models import Compute, ForwardOptions
-from headjax.models.decode_loop import Sample
-from headjax.models.generation import beam_search, generate
-from headjax.nn import NoHeadsAttention
 from headjax.nn.kernels import KERNELS
 from tests import tiny
 from tests.models.mixed import decoder, encoder
 from tests.models.test_encoder_decoder import t5, translation
 from tests.nn.formulations import FORMULATIONS
+from tests.tiny import flatten
 
 LENGTH = 6
 PRESENT = np.array(
@@ -57,10 +49,13 @@ def computed_by(kernel: str, dtype: str) -> list[Any]:
     """The formulations that a kernel computes."""
 
     def can(attention: Any) -> bool:
-        model, compute = tiny.model(decoder([attention])), Compute(dtype=dtype, attention=kernel)
+        model, compute = tiny.model(decoder([attention])), headjax.Compute(dtype=dtype, attention=kernel)
         try:
-            jax.eval_shape(lambda batch: model.forward(batch, ForwardOptions(compute=compute)), {"input_ids": TOKENS})
-        except KernelError:
+            jax.eval_shape(
+                lambda batch: model.forward(batch, headjax.models.ForwardOptions(compute=compute)),
+                {"input_ids": TOKENS},
+            )
+        except headjax.KernelError:
             return False
         return True
 
@@ -70,7 +65,7 @@ def computed_by(kernel: str, dtype: str) -> list[Any]:
 def gated(model: Any) -> Any:
     """The model with gates of 1 for every example and head, and of 0 for all heads of the row `GATED`."""
     gates = {}
-    for site in attention_sites(model):
+    for site in headjax.attention_sites(model):
         array = np.ones((*site.shape[:-1], len(TOKENS), 1, site.heads), np.float32)
         array[..., GATED, :, :] = 0.0
         gates[site.path] = array
@@ -78,11 +73,11 @@ def gated(model: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def step(model: Any, batch: Any, compute: Compute) -> Any:
+def step(model: Any, batch: Any, compute: headjax.Compute) -> Any:
     """Loss, outputs, losses of each example, and gradients with respect to parameters and gates."""
 
     def loss(model: Any) -> Any:
-        output = model.forward(batch, ForwardOptions(compute=compute))
+        output = model.forward(batch, headjax.models.ForwardOptions(compute=compute))
         found = model.losses(output, batch)
         return found.mean(), {"hidden": output.hidden, "logits": output.logits, "losses": found.total}
 
@@ -97,10 +92,10 @@ def assert_finite(found: Any) -> None:
     assert not wrong
 
 
-def assert_survives(config: Any, compute: Compute, *batches: Any) -> None:
+def assert_survives(config: Any, compute: headjax.Compute, *batches: Any) -> None:
     """A training step is finite for these batches; without a target it has no loss and no gradient."""
     model = tiny.model(config)
-    model = gated(model) if all_heads(config) else model
+    model = gated(model) if headjax.all_heads(config) else model
     for batch in batches or (BATCH, NO_TARGETS):
         found = step(model, batch, compute)
         assert_finite(found)
@@ -127,7 +122,7 @@ def test_a_decoder_of_every_formulation(kernel, dtype):
     attentions = computed_by(kernel, dtype)
     if dtype in KERNELS[kernel].dtypes:
         assert attentions
-        assert_survives(decoder(attentions), Compute(dtype=dtype, attention=kernel))
+        assert_survives(decoder(attentions), headjax.Compute(dtype=dtype, attention=kernel))
 
 
 SMALL = {
@@ -141,23 +136,27 @@ SMALL = {
 @pytest.mark.parametrize("name", cases({("encoder",), ("t5",)}, SMALL))
 def test_every_architecture_with_few_layers(name):
     """In bfloat16, whose numbers are the coarser ones; T5 adds its bias to masked logits."""
-    assert_survives(SMALL[name](), Compute(dtype="bfloat16"))
+    assert_survives(SMALL[name](), headjax.Compute(dtype="bfloat16"))
 
 
 @pytest.mark.parametrize("name", cases({("encoder",), ("decoder",)}, SMALL))
 def test_models_without_heads(name):
     model = tiny.model(SMALL[name]())
-    bare = prune(model, all_heads(model.config))
-    assert all(layer.of is NoHeadsAttention for layers in bare.config.attentions().values() for layer in layers)
-    assert_survives(bare.config, Compute(dtype="bfloat16"))
+    bare = headjax.prune(model, headjax.all_heads(model.config))
+    assert all(
+        layer.of is headjax.nn.NoHeadsAttention for layers in bare.config.attentions().values() for layer in layers
+    )
+    assert_survives(bare.config, headjax.Compute(dtype="bfloat16"))
 
 
 @pytest.mark.parametrize("name", cases({("decoder",)}, ["decoder", "translation"]))
 def test_samplers_and_beams_from_nothing(name):
     model = tiny.model(SMALL[name]())
     prompts = {name: BATCH[name][:4] for name in ("input_ids", "attention_mask")}
-    drawn = generate(model, prompts, max_new_tokens=2, sampler=Sample(top_k=3, top_p=1e-9, temperature=1e-9))
-    found = beam_search(model, prompts, beams=3, max_new_tokens=2, end_token=1)
+    drawn = headjax.generate(
+        model, prompts, max_new_tokens=2, sampler=headjax.Sample(top_k=3, top_p=1e-9, temperature=1e-9)
+    )
+    found = headjax.beam_search(model, prompts, beams=3, max_new_tokens=2, end_token=1)
     assert_finite({"log_probability": drawn.log_probability, "scores": found.scores})
 
 
@@ -167,7 +166,7 @@ def test_scores_of_heads_that_attend_to_nothing(name):
     model = tiny.model(SMALL[name]())
     nothing = BATCH | {"attention_mask": np.zeros_like(PRESENT)}
     for batch in (BATCH, nothing) if name in ("translation", "t5") else (BATCH,):
-        scores = score_heads(model, [batch])
+        scores = headjax.score_heads(model, [batch])
         assert_finite(
             {f"{score} {head}": value for score in scores.values for head, value in scores.score(score).items()}
         )

@@ -6,11 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError, DataError
-from headjax.models.decode_loop import Greedy, Sample, continue_until
-from headjax.models.generation import beam_search, begin, cache_bytes, check_room, generate
-from headjax.nn.rotary import RotaryHalves
-from headjax.tokenizers.vocabularies import byte_tokenizer
+import headjax
+from headjax.models.decode_loop import continue_until
+from headjax.models.generation import begin, cache_bytes, check_room
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder_decoder import BATCH, CONFIGS, translation
@@ -25,7 +23,7 @@ NEW = 6
 """Tokens that most tests generate, so that they share programs."""
 
 SOURCE = {name: BATCH[name] for name in ("input_ids", "attention_mask")}
-ROTARY = tiny.multi_head(rotary=RotaryHalves())
+ROTARY = tiny.multi_head(rotary=headjax.nn.RotaryHalves())
 MODELS = {
     "learned": tiny.decoder_config(),
     "windows": tiny.decoder_config(window=(3, None)),
@@ -41,7 +39,7 @@ def decoder():
 
 @pytest.fixture(scope="module")
 def free(decoder):
-    return generate(decoder, PROMPTS, max_new_tokens=NEW)
+    return headjax.generate(decoder, PROMPTS, max_new_tokens=NEW)
 
 
 def padded(numbers):
@@ -65,7 +63,7 @@ def test_greedy_is_a_forward_per_token(kind, side):
     model, prompts = tiny.model(MODELS[kind]), PROMPTS
     if side == "left":
         prompts = {name: np.stack([array[0], np.roll(array[1], 2)]) for name, array in PROMPTS.items()}
-    generated = generate(model, prompts, max_new_tokens=NEW)
+    generated = headjax.generate(model, prompts, max_new_tokens=NEW)
     for row, prompt in enumerate(([5, 6, 7, 8, 9], [11, 12, 13])):
         tokens, total = continued(model, prompt, range(len(prompt)))
         np.testing.assert_array_equal(generated.tokens[row], tokens)
@@ -80,13 +78,13 @@ def test_a_batch_gives_positions_and_the_continuation_goes_on_from_the_last(kind
     side = "decoder_" if kind == "translation" else ""
     source = {"input_ids": BATCH["input_ids"][:1]} if side else {}
     batch = source | {f"{side}input_ids": np.array([[5, 6, 7]]), f"{side}position_ids": np.array([places])}
-    generated = generate(model, batch, max_new_tokens=NEW)
+    generated = headjax.generate(model, batch, max_new_tokens=NEW)
     np.testing.assert_array_equal(generated.tokens[0], continued(model, [5, 6, 7], places, **source)[0])
 
 
 def test_translation_starts_from_the_start_token():
     model = tiny.model(MODELS["translation"])
-    generated = generate(model, SOURCE, max_new_tokens=NEW)
+    generated = headjax.generate(model, SOURCE, max_new_tokens=NEW)
     for row in range(2):
         source = {name: array[row : row + 1] for name, array in SOURCE.items()}
         np.testing.assert_array_equal(generated.tokens[row], continued(model, [3], [0], **source)[0])
@@ -96,7 +94,7 @@ def test_the_end_token_ends_one_example_and_not_the_other(decoder, free):
     tokens = np.asarray(free.tokens)
     end = next(token for token in tokens[0] if token not in tokens[1])
     first = int(np.argmax(tokens[0] == end))
-    generated = generate(decoder, PROMPTS, max_new_tokens=NEW, end_token=int(end), padding_token=49)
+    generated = headjax.generate(decoder, PROMPTS, max_new_tokens=NEW, end_token=int(end), padding_token=49)
     np.testing.assert_array_equal(generated.tokens[0], [*tokens[0][: first + 1], *[49] * (NEW - 1 - first)])
     np.testing.assert_array_equal(generated.tokens[1], tokens[1])
     np.testing.assert_array_equal(generated.lengths, [first + 1, NEW])
@@ -131,16 +129,16 @@ LOGITS = jnp.log(jnp.asarray([[0.1, 0.5, 0.15, 0.25], [0.4, 0.2, 0.3, 0.1]]))
 @pytest.mark.parametrize(
     "sampler, expected",
     [
-        (Sample(), [[0.1, 0.5, 0.15, 0.25], [0.4, 0.2, 0.3, 0.1]]),
-        (Sample(top_k=2), [[0, 2 / 3, 0, 1 / 3], [4 / 7, 0, 3 / 7, 0]]),
-        (Sample(top_p=0.7), [[0, 2 / 3, 0, 1 / 3], [4 / 7, 0, 3 / 7, 0]]),
-        (Sample(top_p=0.3), [[0, 1, 0, 0], [1, 0, 0, 0]]),
-        (Sample(top_k=3, top_p=0.75), [[0, 2 / 3, 0, 1 / 3], [4 / 7, 0, 3 / 7, 0]]),
-        (Sample(temperature=0.5), [[0.01, 0.25, 0.0225, 0.0625], [0.16, 0.04, 0.09, 0.01]]),
+        (headjax.Sample(), [[0.1, 0.5, 0.15, 0.25], [0.4, 0.2, 0.3, 0.1]]),
+        (headjax.Sample(top_k=2), [[0, 2 / 3, 0, 1 / 3], [4 / 7, 0, 3 / 7, 0]]),
+        (headjax.Sample(top_p=0.7), [[0, 2 / 3, 0, 1 / 3], [4 / 7, 0, 3 / 7, 0]]),
+        (headjax.Sample(top_p=0.3), [[0, 1, 0, 0], [1, 0, 0, 0]]),
+        (headjax.Sample(top_k=3, top_p=0.75), [[0, 2 / 3, 0, 1 / 3], [4 / 7, 0, 3 / 7, 0]]),
+        (headjax.Sample(temperature=0.5), [[0.01, 0.25, 0.0225, 0.0625], [0.16, 0.04, 0.09, 0.01]]),
     ],
 )
 def test_distributions_that_are_drawn_from(sampler, expected):
-    np.testing.assert_array_equal(Greedy()(LOGITS, jax.random.key(0)), [1, 0])
+    np.testing.assert_array_equal(headjax.Greedy()(LOGITS, jax.random.key(0)), [1, 0])
     expected = np.asarray(expected) / np.sum(expected, axis=1, keepdims=True)
     keys = jax.random.split(jax.random.key(0), 2000)
     cut, drawn = jax.jit(lambda keys: (sampler.cut(LOGITS), jax.vmap(lambda key: sampler(LOGITS, key))(keys)))(keys)
@@ -153,24 +151,27 @@ def test_distributions_that_are_drawn_from(sampler, expected):
 def writer():
     """A decoder with a tokenizer of bytes."""
     config = tiny.decoder_config(vocab_size=257, max_length=24)
-    return tiny.model(config).replace(tokenizer=byte_tokenizer())
+    return tiny.model(config).replace(tokenizer=headjax.byte_tokenizer())
 
 
 def test_a_text_is_continued_as_its_tokens_are(writer):
     ids = {"input_ids": np.array([list(b"ab")])}
-    expected = np.asarray(generate(writer, ids, max_new_tokens=5, end_token=256).tokens)[0]
+    expected = np.asarray(headjax.generate(writer, ids, max_new_tokens=5, end_token=256).tokens)[0]
     expected = expected[: np.argmax(expected == 256)] if 256 in expected else expected
-    text = generate(writer, "ab", max_new_tokens=5)
+    text = headjax.generate(writer, "ab", max_new_tokens=5)
     assert text == writer.tokenizer.decode(expected)
-    several = generate(writer, ["ab", "b", ""], max_new_tokens=5)
+    several = headjax.generate(writer, ["ab", "b", ""], max_new_tokens=5)
     assert several[0] == text
-    assert several[1] == generate(writer, "b", max_new_tokens=5)
+    assert several[1] == headjax.generate(writer, "b", max_new_tokens=5)
     assert len(several) == 3
-    with pytest.raises(DataError, match=r"prompts: "):
-        generate(writer, [], max_new_tokens=2)
-    with pytest.raises(DataError, match="20 tokens and 8 new ones, but the model has 24 positions"):
-        generate(writer, "a" * 20, max_new_tokens=8)
-    drawn = [generate(writer, "ab", max_new_tokens=9, sampler=Sample(temperature=2.0), seed=seed) for seed in (1, 1, 2)]
+    with pytest.raises(headjax.DataError, match=r"prompts: "):
+        headjax.generate(writer, [], max_new_tokens=2)
+    with pytest.raises(headjax.DataError, match="20 tokens and 8 new ones, but the model has 24 positions"):
+        headjax.generate(writer, "a" * 20, max_new_tokens=8)
+    drawn = [
+        headjax.generate(writer, "ab", max_new_tokens=9, sampler=headjax.Sample(temperature=2.0), seed=seed)
+        for seed in (1, 1, 2)
+    ]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
@@ -185,11 +186,11 @@ def test_caches_that_cannot_fit_into_memory_are_refused(decoder, monkeypatch):
 
     monkeypatch.setenv("HEADJAX_MEMORY", "1M")
     room("--cache", 2, 7)
-    with pytest.raises(ConfigError, match=r"^--cache: "):
+    with pytest.raises(headjax.ConfigError, match=r"^--cache: "):
         room("--cache", 2, 10**12)
-    with pytest.raises(ConfigError, match=r"^--beams: "):
+    with pytest.raises(headjax.ConfigError, match=r"^--beams: "):
         room("--beams", 10_000, 7)
-    with pytest.raises(DataError, match=r"^--cache: "):
+    with pytest.raises(headjax.DataError, match=r"^--cache: "):
         room("--cache", 1, 1000)
 
 
@@ -225,7 +226,7 @@ def every_hypothesis(model, penalty):
 def test_wide_beams_find_the_best_hypotheses_of_all(model, penalty):
     """With as many beams as there are unfinished hypotheses the search is exhaustive."""
     sequences, scores = every_hypothesis(model, penalty)
-    found = beam_search(model, SOURCES, beams=20, max_new_tokens=LONGEST, end_token=END, length_penalty=penalty)
+    found = headjax.beam_search(model, SOURCES, beams=20, max_new_tokens=LONGEST, end_token=END, length_penalty=penalty)
     for row in range(2):
         order = np.argsort(-scores[row])[:5]
         assert_close(found.scores[row, :5], scores[row][order], sums=tiny.SUMS)
@@ -234,7 +235,7 @@ def test_wide_beams_find_the_best_hypotheses_of_all(model, penalty):
 
 def test_one_beam_is_greedy(model):
     """Unless greedy ends early, where the beam may find a longer hypothesis of a better mean."""
-    greedy = generate(model, SOURCES, max_new_tokens=5)
-    found = beam_search(model, SOURCES, beams=1, max_new_tokens=5, end_token=VOCABULARY)
+    greedy = headjax.generate(model, SOURCES, max_new_tokens=5)
+    found = headjax.beam_search(model, SOURCES, beams=1, max_new_tokens=5, end_token=VOCABULARY)
     np.testing.assert_array_equal(found.tokens[:, 0], greedy.tokens)
     assert_close(found.scores[:, 0] * 5, greedy.log_probability, sums=tiny.SUMS)

@@ -4,19 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
-from headjax.models.config import Output
-from headjax.models.tasks import (
-    Classification,
-    DistilledClassification,
-    MaskedLanguageModel,
-    NoTask,
-    Pretraining,
-    Regression,
-    Span,
-    TokenClassification,
-    Vocabulary,
-)
+import headjax
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder import PADDED, config
@@ -36,12 +24,12 @@ def normal(*shape):
 
 def loss_of(task, logits, labels, **extra):
     given = labels if isinstance(labels, dict) else {"labels": labels}
-    return task.loss(Output(hidden=None, logits=logits, extra_logits=extra or None), given)
+    return task.loss(headjax.models.Output(hidden=None, logits=logits, extra_logits=extra or None), given)
 
 
 def test_classification():
     logits = normal(3, 4)
-    loss = loss_of(Classification(classes=4), logits, np.array([1, 3, -100]))
+    loss = loss_of(headjax.tasks.Classification(classes=4), logits, np.array([1, 3, -100]))
     expected = -log_softmax(logits)[[0, 1], [1, 3]]
     assert_close(loss.total, [*expected, 0.0], sums=SUMS)
     assert_close(loss.mean(), expected.mean(), sums=SUMS)
@@ -50,14 +38,14 @@ def test_classification():
 def test_smoothed_classification():
     """(1 - s) (-log p_y) + s mean_k(-log p_k), and without s for evaluation."""
     logits, labels = normal(2, 5), np.array([1, 3])
-    task, log = Classification(classes=5, label_smoothing=0.2), log_softmax(logits)
+    task, log = headjax.tasks.Classification(classes=5, label_smoothing=0.2), log_softmax(logits)
     nll = -log[[0, 1], labels]
     assert_close(loss_of(task, logits, labels).total, 0.8 * nll - 0.2 * log.mean(axis=1), sums=SUMS)
     assert_close(loss_of(task.for_evaluation(), logits, labels).total, nll, sums=SUMS)
 
 
 def test_distillation_is_half_label_half_teacher():
-    task, labels = DistilledClassification(classes=5), np.array([1, 3])
+    task, labels = headjax.tasks.DistilledClassification(classes=5), np.array([1, 3])
     ends = {"cls_logits": normal(2, 5), "distillation_logits": normal(2, 5)}
     taught = loss_of(task, normal(2, 5), {"labels": labels, "teacher_labels": np.array([0, 3])}, **ends)
     first, second = (-log_softmax(logits) for logits in ends.values())
@@ -66,7 +54,9 @@ def test_distillation_is_half_label_half_teacher():
 
 
 @pytest.mark.parametrize(
-    "task", [DistilledClassification(classes=5), Classification(classes=5, label_smoothing=0.2)], ids=["two", "smooth"]
+    "task",
+    [headjax.tasks.DistilledClassification(classes=5), headjax.tasks.Classification(classes=5, label_smoothing=0.2)],
+    ids=["two", "smooth"],
 )
 def test_shares_of_classes_are_weighted_labels(task):
     logits, ends = normal(2, 5), {"cls_logits": normal(2, 5), "distillation_logits": normal(2, 5)}
@@ -84,7 +74,7 @@ def test_shares_of_classes_are_weighted_labels(task):
 
 def test_token_classification():
     logits, labels = normal(2, 3, 4), np.array([[1, -100, 2], [-100, -100, 0]])
-    loss = loss_of(TokenClassification(classes=4), logits, labels)
+    loss = loss_of(headjax.tasks.TokenClassification(classes=4), logits, labels)
     logs = -log_softmax(logits)
     assert_close(loss.total, [logs[0, 0, 1] + logs[0, 2, 2], logs[1, 2, 0]], sums=SUMS)
     np.testing.assert_array_equal(loss.weight, [2, 1])
@@ -94,14 +84,16 @@ def test_token_classification():
 def test_regression(outputs):
     logits, labels = normal(3, outputs), normal(3, outputs)
     labels[2, 0] = np.nan
-    loss = loss_of(Regression(outputs=outputs), logits, labels[:, 0] if outputs == 1 else labels)
+    loss = loss_of(headjax.tasks.Regression(outputs=outputs), logits, labels[:, 0] if outputs == 1 else labels)
     assert_close(loss.mean(), np.nanmean((logits - labels) ** 2), sums=SUMS)
     assert loss.weight[2] == outputs - 1
 
 
 def test_a_span_is_the_mean_of_both_ends():
     logits = normal(2, 5, 2)
-    loss = loss_of(Span(), logits, {"start_positions": np.array([1, 4]), "end_positions": np.array([3, 5])})
+    loss = loss_of(
+        headjax.tasks.Span(), logits, {"start_positions": np.array([1, 4]), "end_positions": np.array([3, 5])}
+    )
     logs = -log_softmax(np.swapaxes(logits, 1, 2))
     assert_close(loss.total, [logs[0, 0, 1] + logs[0, 1, 3], logs[1, 0, 4]], sums=SUMS)
     np.testing.assert_array_equal(loss.weight, [2, 1])
@@ -112,48 +104,58 @@ def test_the_mean_of_pretraining_is_the_sum_of_two_means():
     labels[0, 2], labels[2, 1:3] = 1, 0
     tokens, follows = normal(3, 5, 7), normal(3, 2)
     batch = {"labels": labels, "next_sentence_label": np.array([0, 1, 1])}
-    masked = loss_of(MaskedLanguageModel(), tokens, batch).mean()
+    masked = loss_of(headjax.tasks.MaskedLanguageModel(), tokens, batch).mean()
     next_sentence = -log_softmax(follows)[range(3), [0, 1, 1]].mean()
     for given, expected in (
         (batch, masked + next_sentence),
         (batch | {"labels": np.full((3, 5), -100)}, next_sentence),
     ):
-        loss = loss_of(Pretraining(), tokens, given, seq_relationship_logits=follows)
+        loss = loss_of(headjax.tasks.Pretraining(), tokens, given, seq_relationship_logits=follows)
         assert_close(loss.mean(), expected, sums=SUMS)
 
 
 def test_masked_logits_are_tied_to_the_token_embeddings():
     """logits = norm(gelu(h W + b)) E^T + c."""
-    model = tiny.model(config(task=MaskedLanguageModel(), num_layers=1))
+    model = tiny.model(config(task=headjax.tasks.MaskedLanguageModel(), num_layers=1))
     moved = model.params | {"output": model.params["output"] | {"bias": model.params["output"]["bias"] + 1.0}}
     assert_close(model.replace(params=moved)(PADDED).logits, model(PADDED).logits + 1.0, sums=tiny.SUMS)
     assert "decoder" not in model.params["output"]
-    assert MaskedLanguageModel().tensors(8, Vocabulary(tokens=9, size=8))["bias"].shape == (9,)
+    assert headjax.tasks.MaskedLanguageModel().tensors(8, headjax.tasks.Vocabulary(tokens=9, size=8))["bias"].shape == (
+        9,
+    )
 
 
 def test_labels_of_the_wrong_kind_are_errors():
-    for task, labels in ((Classification(classes=3), [0.0, 1.0]), (Regression(outputs=2), [0.0, 1.0, 2.0])):
-        with pytest.raises(DataError, match=r"labels: "):
+    for task, labels in (
+        (headjax.tasks.Classification(classes=3), [0.0, 1.0]),
+        (headjax.tasks.Regression(outputs=2), [0.0, 1.0, 2.0]),
+    ):
+        with pytest.raises(headjax.DataError, match=r"labels: "):
             loss_of(task, normal(2, 3), np.array(labels))
 
 
 SILENT = np.full((2, 10), -100)
 IN_MODELS = {
     "classification": (
-        Classification(classes=3),
+        headjax.tasks.Classification(classes=3),
         (2, 3),
         {"labels": np.array([0, 2])},
         {"labels": np.array([-100, -100])},
     ),
-    "regression": (Regression(), (2, 1), {"labels": np.array([0.5, 2.0])}, {"labels": np.array([np.nan, np.nan])}),
+    "regression": (
+        headjax.tasks.Regression(),
+        (2, 1),
+        {"labels": np.array([0.5, 2.0])},
+        {"labels": np.array([np.nan, np.nan])},
+    ),
     "span": (
-        Span(),
+        headjax.tasks.Span(),
         (2, 10, 2),
         {"start_positions": np.array([1, 2]), "end_positions": np.array([2, 6])},
         {"start_positions": np.array([-1, 10]), "end_positions": np.array([10, -1])},
     ),
     "pretraining": (
-        Pretraining(),
+        headjax.tasks.Pretraining(),
         (2, 10, tiny.VOCABULARY),
         {"labels": PADDED["input_ids"], "next_sentence_label": np.array([0, 1])},
         {"labels": SILENT, "next_sentence_label": np.array([-100, -100])},
@@ -176,14 +178,14 @@ def test_every_task_goes_through_the_model(name):
     loss, slopes = jax.value_and_grad(silent)(output.logits)
     assert float(loss) == 0.0
     assert not np.asarray(slopes).any()
-    with pytest.raises(DataError, match=r"labels|start_positions"):
+    with pytest.raises(headjax.DataError, match=r"labels|start_positions"):
         model.losses(output, PADDED)
     assert model.config.flops(10) > config(num_layers=1).flops(10)
 
 
 def test_without_a_task_there_is_no_loss():
     model = tiny.model(config(num_layers=1))
-    assert isinstance(model.config.task, NoTask)
+    assert isinstance(model.config.task, headjax.tasks.NoTask)
     assert model(PADDED).logits is None
-    with pytest.raises(DataError, match="no task output"):
+    with pytest.raises(headjax.DataError, match="no task output"):
         model.losses(model(PADDED), PADDED)

@@ -10,19 +10,14 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.tensors import flatten
-from headjax.heads.discovery import attention_sites
-from headjax.heads.head_id import all_heads
-from headjax.heads.program import gated
-from headjax.heads.pruning import prune
-from headjax.mesh.mesh import MeshConfig, batch_sharding
-from headjax.models import Compute, ForwardOptions
-from headjax.models.model import load
+import headjax
+from headjax.mesh.mesh import batch_sharding
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_equal
 from tests.models.mixed import MODELS
 from tests.nn.formulations import FORMULATIONS
 from tests.nn.test_cache import piecewise
+from tests.tiny import flatten
 
 LENGTH, SEEN, ROWS = 6, 4, 8
 ORIGINAL, PADDING, LAST, FIRST, GATED = range(5)
@@ -68,24 +63,24 @@ def case(request):
     layers = [FORMULATIONS[each] for each in names for _ in range(2 if name == "decoder" else 1)] + [tiny.no_heads()]
     model = tiny.model(MODELS[name](layers))
     batch = batch_of(name)
-    hidden, logits = forward(rowwise(model), batch, Compute())
+    hidden, logits = forward(rowwise(model), batch, headjax.Compute())
     return name, model, batch, np.asarray(hidden), logits
 
 
 def rowwise(model, removed=()):
     """The model with gates for each example: all ones but those of head 0, and of removed heads, in the row `GATED`."""
-    off = {head for head in all_heads(model.config) if head.head == 0} | set(removed)
+    off = {head for head in headjax.all_heads(model.config) if head.head == 0} | set(removed)
     gates = {}
-    for site in attention_sites(model):
+    for site in headjax.attention_sites(model):
         array = np.ones((*site.shape[:-1], ROWS, 1, site.heads), np.float32)
         array[..., GATED, 0, :] = np.reshape([head not in off for head in site.head_ids()], site.shape)
         gates[site.path] = array
-    return gated(model, gates)
+    return headjax.gated(model, gates)
 
 
 @functools.partial(jax.jit, static_argnums=2)
 def forward(model, batch, compute):
-    output = model.forward(batch, ForwardOptions(compute=compute))
+    output = model.forward(batch, headjax.models.ForwardOptions(compute=compute))
     return output.hidden, output.logits
 
 
@@ -107,7 +102,7 @@ def test_what_is_seen_has_an_effect_and_nothing_else(case):
 
 def test_bfloat16_is_close(case):
     _, model, batch, states, _ = case
-    rough = np.asarray(forward(model, batch, Compute(dtype="bfloat16"))[0], np.float32)
+    rough = np.asarray(forward(model, batch, headjax.Compute(dtype="bfloat16"))[0], np.float32)
     difference = np.abs(rough - states)[ORIGINAL, :SEEN].max()
     assert 0 < difference < 0.1 * np.abs(states[ORIGINAL]).max()
 
@@ -115,23 +110,23 @@ def test_bfloat16_is_close(case):
 def test_what_is_pruned_computes_what_is_masked(case):
     """Head 0 of every layer and every head of one layer."""
     _, model, batch, states, _ = case
-    removed = [head for head in all_heads(model.config) if head.head == 0 or head.layer == 1]
-    expected, _ = forward(rowwise(model, removed), batch, Compute())
+    removed = [head for head in headjax.all_heads(model.config) if head.head == 0 or head.layer == 1]
+    expected, _ = forward(rowwise(model, removed), batch, headjax.Compute())
     assert np.abs(expected[GATED, :SEEN] - states[GATED, :SEEN]).max() > 3e-5
     one = {name: array[GATED : GATED + 1] for name, array in batch.items()}
-    assert_close(prune(model, removed)(one).hidden[0, :SEEN], expected[GATED, :SEEN], sums=SUMS)
+    assert_close(headjax.prune(model, removed)(one).hidden[0, :SEEN], expected[GATED, :SEEN], sums=SUMS)
 
 
 def test_what_is_saved_loads_onto_eight_devices_and_computes_the_same(case, tmp_path):
     _, model, batch, states, _ = case
     model.save(tmp_path / "model")
-    mesh = MeshConfig(data=4, fsdp=2).build()
-    loaded = load(tmp_path / "model", mesh=mesh)
+    mesh = headjax.MeshConfig(data=4, fsdp=2).build()
+    loaded = headjax.load(tmp_path / "model", mesh=mesh)
     assert loaded.config == model.config
     assert_trees_equal(loaded.params, model.params)
     assert any(not array.sharding.is_fully_replicated for array in flatten(loaded.params).values())
     spread = jax.device_put(batch, batch_sharding(mesh))
-    unrolled = np.asarray(forward(loaded, spread, Compute(scan=False))[0])
+    unrolled = np.asarray(forward(loaded, spread, headjax.Compute(scan=False))[0])
     others = [row for row in range(ROWS) if row != GATED]
     assert_close(unrolled[others], states[others], sums=SUMS)
 

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError, HeadjaxError
+import headjax
 from headjax.core.memory import MEMORY, check_batch_memory, check_training_memory, host_memory
-from headjax.hub import from_huggingface, to_huggingface
-from headjax.models.model import load
 from tests import tiny
 
 EXAMPLE = {"input_ids": np.zeros(10, np.int32), "labels": np.zeros(10, np.int32)}
@@ -17,17 +15,19 @@ def test_the_state_of_a_model():
     parameters = tiny.model(config).num_parameters
     check_training_memory("config.model", parameters, 12 * parameters)
     check_training_memory("config.model", parameters, None)
-    with pytest.raises(ConfigError, match=rf"^config.model: {parameters:,} parameters in training take at least"):
+    with pytest.raises(
+        headjax.ConfigError, match=rf"^config.model: {parameters:,} parameters in training take at least"
+    ):
         check_training_memory("config.model", parameters, 12 * parameters - 1)
 
 
 def test_a_directory_larger_than_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
     model = tiny.model(tiny.decoder_config())
     model.save(tmp_path / "model")
-    to_huggingface(model, tmp_path / "theirs")
+    headjax.to_huggingface(model, tmp_path / "theirs")
     monkeypatch.setenv("HEADJAX_MEMORY", str(4 * model.num_parameters - 1))
-    for read, name in ((load, "model"), (from_huggingface, "theirs")):
-        with pytest.raises(ConfigError, match=rf"{name}: "):
+    for read, name in ((headjax.load, "model"), (headjax.from_huggingface, "theirs")):
+        with pytest.raises(headjax.ConfigError, match=rf"{name}: "):
             read(tmp_path / name)
 
 
@@ -36,7 +36,7 @@ def test_a_batch():
     check_batch_memory("--batch-size", 3, EXAMPLE, 16, 3 * (80 + 320))
     check_batch_memory("--batch-size", 4, EXAMPLE, 16, 4 * 80 + 2 * 320, parts=2)
     check_batch_memory("--batch-size", 3, {"pixel_values": np.zeros((2, 2, 3), np.float32)}, 16, 3 * 48)
-    with pytest.raises(ConfigError, match=r"^--batch-size: "):
+    with pytest.raises(headjax.ConfigError, match=r"^--batch-size: "):
         check_batch_memory("--batch-size", 3, EXAMPLE, 16, 3 * (80 + 320) - 1)
 
 
@@ -52,5 +52,5 @@ def test_a_variable_sets_the_memory(monkeypatch, text, size):
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5G", "8X", "9" * 5000, "nan"])
 def test_a_variable_without_a_size_is_an_error(monkeypatch, text):
     monkeypatch.setenv(MEMORY, text)
-    with pytest.raises(HeadjaxError, match=r"^HEADJAX_MEMORY: "):
+    with pytest.raises(headjax.HeadjaxError, match=r"^HEADJAX_MEMORY: "):
         host_memory()

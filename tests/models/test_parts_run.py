@@ -12,8 +12,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import HeadId
-from headjax.core.errors import ParameterError
 from headjax.core.modules import arrays
 from headjax.heads import ablation
 from tests import tiny
@@ -57,7 +55,7 @@ def test_an_assigned_weight_is_the_weight_that_runs():
     output = params["decoder"][GROUP]["attention"]["output"]
     output["kernel"] = output["kernel"].at[1, 3].set(0.0)
     same_everywhere(model, decoder().replace(params=params))
-    assert headjax.score_heads(model, [BATCH]).score("fisher")[HeadId("decoder", 1, 3)] == 0.0
+    assert headjax.score_heads(model, [BATCH]).score("fisher")[headjax.HeadId("decoder", 1, 3)] == 0.0
     assert_close(model(BATCH).logits, headjax.gated(decoder(), {"decoder/1/3": 0.0})(BATCH).logits, sums=tiny.SUMS)
 
 
@@ -72,7 +70,7 @@ def test_an_assigned_attention_of_another_class_is_the_attention_that_runs(tmp_p
     expected = tiny.model(tiny.decoder_config(layer, layer))
     same_everywhere(model, expected.replace(params=arrays(model)))
     assert {site.kv_heads for site in headjax.attention_sites(model)} == {2}
-    with pytest.raises(ParameterError, match="attention: is a GroupedAttention, where the config describes"):
+    with pytest.raises(headjax.ParameterError, match="attention: is a GroupedAttention, where the config describes"):
         model.save(tmp_path / "model")
 
 
@@ -116,7 +114,7 @@ def test_gates_may_be_traced(name):
         loss = headjax.gated(model, {head: gate}).loss(one)
         return getattr(loss, "total", loss).sum()
 
-    expected = headjax.score_heads(model, [one]).score("importance")[HeadId.parse(head)]
+    expected = headjax.score_heads(model, [one]).score("importance")[headjax.HeadId.parse(head)]
     assert abs(float(slope(1.0))) == close_to(expected, sums=2 * tiny.SUMS)
 
 

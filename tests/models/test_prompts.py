@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
+import headjax
 from headjax.models.prompts import NEW_TOKENS, new_tokens, prompt_batch, texts_of
-from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.models.test_encoder_decoder import translation
 
@@ -15,12 +14,12 @@ END = 256
 @pytest.fixture(scope="module")
 def decoder():
     config = tiny.decoder_config(vocab_size=257, max_length=24)
-    return tiny.model(config).replace(tokenizer=byte_tokenizer())
+    return tiny.model(config).replace(tokenizer=headjax.byte_tokenizer())
 
 
 @pytest.fixture(scope="module")
 def translator():
-    return tiny.model(translation(vocab_size=257, num_layers=1)).replace(tokenizer=byte_tokenizer())
+    return tiny.model(translation(vocab_size=257, num_layers=1)).replace(tokenizer=headjax.byte_tokenizer())
 
 
 def test_prompts_are_padded_on_the_left_and_an_empty_one_begins_a_document(decoder):
@@ -32,7 +31,9 @@ def test_prompts_are_padded_on_the_left_and_an_empty_one_begins_a_document(decod
 def test_special_tokens_are_text_unless_they_are_asked_for(decoder):
     assert prompt_batch(decoder, ["<|endoftext|>a"])["input_ids"].shape == (1, 14)
     np.testing.assert_array_equal(prompt_batch(decoder, ["<|endoftext|>a"], special=True)["input_ids"], [[END, 97]])
-    with pytest.raises(DataError, match=r"prompts\[1\]: <\|user\|> is no special token of the model; it has <\|end"):
+    with pytest.raises(
+        headjax.DataError, match=r"prompts\[1\]: <\|user\|> is no special token of the model; it has <\|end"
+    ):
         prompt_batch(decoder, ["a", "<|user|> b"], special=True)
 
 
@@ -54,5 +55,5 @@ def test_texts_stop_before_the_end_token(decoder, translator):
 def test_the_default_number_of_new_tokens_fits_the_positions(decoder, translator):
     assert new_tokens(decoder.config, prompt_batch(decoder, ["a" * 20])) == 4
     assert new_tokens(translator.config, prompt_batch(translator, ["a"])) <= NEW_TOKENS
-    with pytest.raises(DataError, match=r"prompt: "):
+    with pytest.raises(headjax.DataError, match=r"prompt: "):
         new_tokens(decoder.config, prompt_batch(decoder, ["a" * 30]))

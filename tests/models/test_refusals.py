@@ -3,11 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError, DataError
-from headjax.models import Compute
-from headjax.models.decode_loop import Sample
-from headjax.models.generation import beam_search, generate
-from headjax.models.tasks import Classification, Span
+import headjax
 from headjax.nn.embeddings import RelativeBuckets
 from tests import tiny
 from tests.models.test_encoder import config as encoder
@@ -19,8 +15,8 @@ PAIR = CONFIGS["translation"]
 
 CONFIGURATIONS = {
     "attention": [
-        lambda: Compute(attention="splas"),
-        lambda: Compute(attention="cudnn"),
+        lambda: headjax.Compute(attention="splas"),
+        lambda: headjax.Compute(attention="cudnn"),
         lambda: tiny.decoder_config(attention=(tiny.multi_head(),)),
     ],
     "stochastic_depth": [lambda: tiny.decoder_config(stochastic_depth=1.0)],
@@ -31,23 +27,23 @@ CONFIGURATIONS = {
     "shared_layers": [lambda: encoder("albert", hidden=(8, 8, 9))],
     "position_bias": [lambda: translation(position_bias=RelativeBuckets(num_heads=2))],
     "decoder_position_bias": [lambda: translation(decoder_position_bias=RelativeBuckets(num_heads=2))],
-    "pooler": [lambda: encoder(pooler=None, task=Classification(classes=2))],
+    "pooler": [lambda: encoder(pooler=None, task=headjax.tasks.Classification(classes=2))],
     "share_tokens": [lambda: translation(target_vocab_size=40)],
     "start_token": [lambda: translation(start_token=50)],
     "label_smoothing": [lambda: translation(label_smoothing=1.0)],
-    "task": [lambda: vision(task=Span())],
+    "task": [lambda: vision(task=headjax.tasks.Span())],
     "patch_size": [lambda: vision(patch_size=4)],
     "distillation_token": [lambda: vision(distillation_token=False)],
-    "temperature": [lambda: Sample(temperature=0.0)],
-    "top_k": [lambda: Sample(top_k=-1)],
-    "top_p": [lambda: Sample(top_p=0.0), lambda: Sample(top_p=1.5)],
+    "temperature": [lambda: headjax.Sample(temperature=0.0)],
+    "top_k": [lambda: headjax.Sample(top_k=-1)],
+    "top_p": [lambda: headjax.Sample(top_p=0.0), lambda: headjax.Sample(top_p=1.5)],
 }
 
 
 @pytest.mark.parametrize("field", CONFIGURATIONS)
 def test_what_describes_no_model_is_refused(field):
     for make in CONFIGURATIONS[field]:
-        with pytest.raises(ConfigError, match=f"^{field}: "):
+        with pytest.raises(headjax.ConfigError, match=f"^{field}: "):
             make()
 
 
@@ -75,7 +71,7 @@ MASK = tiny.tokens() | {"attention_mask": np.ones((2, 3))}
     ],
 )
 def test_a_batch_that_a_model_cannot_read_is_refused(config, batch, message):
-    with pytest.raises(DataError, match=f"^{message}"):
+    with pytest.raises(headjax.DataError, match=f"^{message}"):
         tiny.model(config)(batch)
 
 
@@ -86,20 +82,20 @@ SEARCH = {"beams": 1, "max_new_tokens": 2, "end_token": 1}
 @pytest.mark.parametrize(
     ("call", "batch", "choices", "message"),
     [
-        (generate, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens: "),
-        (beam_search, PROMPTS, SEARCH | {"max_new_tokens": 0}, "max_new_tokens: "),
-        (beam_search, PROMPTS, SEARCH | {"beams": 0}, "beams: "),
-        (beam_search, PROMPTS, SEARCH | {"length_penalty": -1.0}, "length_penalty: "),
-        (generate, PROMPTS, {"max_new_tokens": 3}, "prompt: "),
-        (generate, {"input_ids": PROMPTS["input_ids"]}, {"max_new_tokens": 10}, "prompt: "),
-        (generate, "ab", {"max_new_tokens": 2}, "model: "),
+        (headjax.generate, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens: "),
+        (headjax.beam_search, PROMPTS, SEARCH | {"max_new_tokens": 0}, "max_new_tokens: "),
+        (headjax.beam_search, PROMPTS, SEARCH | {"beams": 0}, "beams: "),
+        (headjax.beam_search, PROMPTS, SEARCH | {"length_penalty": -1.0}, "length_penalty: "),
+        (headjax.generate, PROMPTS, {"max_new_tokens": 3}, "prompt: "),
+        (headjax.generate, {"input_ids": PROMPTS["input_ids"]}, {"max_new_tokens": 10}, "prompt: "),
+        (headjax.generate, "ab", {"max_new_tokens": 2}, "model: "),
     ],
 )
 def test_a_continuation_that_cannot_be_is_refused(call, batch, choices, message, decoder):
-    with pytest.raises(DataError, match=f"^{message}"):
+    with pytest.raises(headjax.DataError, match=f"^{message}"):
         call(decoder, batch, **choices)
 
 
 def test_an_encoder_generates_nothing():
-    with pytest.raises(DataError, match=r"^model: "):
-        generate(tiny.model(encoder(num_layers=1)), tiny.tokens(), max_new_tokens=1)
+    with pytest.raises(headjax.DataError, match=r"^model: "):
+        headjax.generate(tiny.model(encoder(num_layers=1)), tiny.tokens(), max_new_tokens=1)

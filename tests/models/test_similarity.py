@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.errors import ConfigError
-from headjax.models.tasks import Dense, SentenceSimilarity
+import headjax
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder import config
@@ -31,7 +30,7 @@ ALIKE = {
 
 
 def encoder(**fields):
-    task = SentenceSimilarity(**fields)
+    task = headjax.tasks.SentenceSimilarity(**fields)
     return tiny.model(config(attention=tiny.multi_head(2), num_layers=1, segments=0, task=task))
 
 
@@ -53,7 +52,7 @@ def test_poolings_of_each_sentence_in_their_order(masked):
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_maps_length_and_similarity(name):
-    maps = (Dense(size=5), Dense(size=3, activation=None, bias=False))
+    maps = (headjax.tasks.Dense(size=5), headjax.tasks.Dense(size=3, activation=None, bias=False))
     model = encoder(dense=maps, normalize=name == "dot", similarity=name)
     first, second = jax.tree.map(np.asarray, model.params["output"]).values()
     output = model(BATCH)
@@ -94,10 +93,12 @@ def test_the_loss_is_that_of_cosines_and_gradients_at_padding_are_finite(fields)
 
 
 def test_prompts_by_name():
-    task = SentenceSimilarity(prompts={"query": "q: ", "passage": "p: ", "a": "a "}, default_prompt_name="a")
+    task = headjax.tasks.SentenceSimilarity(
+        prompts={"query": "q: ", "passage": "p: ", "a": "a "}, default_prompt_name="a"
+    )
     assert task.pair_prompts(retrieval=False) == ("a ", "a ")
     assert task.pair_prompts(retrieval=True) == ("q: ", "p: ")
-    with pytest.raises(ConfigError, match=r"^default_prompt_name: unknown prompt 'c'; known: a"):
-        SentenceSimilarity(prompts={"a": "b"}, default_prompt_name="c")
-    with pytest.raises(ConfigError, match=r"^pooling: name at least one"):
-        SentenceSimilarity(pooling=())
+    with pytest.raises(headjax.ConfigError, match=r"^default_prompt_name: unknown prompt 'c'; known: a"):
+        headjax.tasks.SentenceSimilarity(prompts={"a": "b"}, default_prompt_name="c")
+    with pytest.raises(headjax.ConfigError, match=r"^pooling: name at least one"):
+        headjax.tasks.SentenceSimilarity(pooling=())

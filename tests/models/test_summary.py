@@ -3,29 +3,19 @@
 import jax
 import pytest
 
+import headjax
 from headjax.core import tensors
 from headjax.core.tensors import abstract
-from headjax.heads.pruning import prune
-from headjax.models import (
-    Compute,
-    DecoderConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    ForwardOptions,
-    Model,
-    VisionConfig,
-)
-from headjax.models.summary import summarize
-from headjax.models.tasks import Classification, MaskedLanguageModel, Pretraining
-from headjax.nn import Kind, NoHeadsAttention
 from tests import tiny
 from tests.models.test_encoder import config
 
-MIXED = tiny.decoder_config(tiny.layer(), tiny.layer(tiny.collaborative()), tiny.layer(Kind(NoHeadsAttention)))
+MIXED = tiny.decoder_config(
+    tiny.layer(), tiny.layer(tiny.collaborative()), tiny.layer(headjax.Kind(headjax.nn.NoHeadsAttention))
+)
 
 
 def test_a_mixed_decoder():
-    summary = summarize(MIXED, 8)
+    summary = headjax.summarize(MIXED, 8)
     assert [layer.kind for layer in summary.layers] == ["multi_head", "collaborative", "no_heads"]
     assert [layer.heads for layer in summary.layers] == [(0, 1, 2, 3), (0, 1, 2, 3), ()]
     assert summary.heads == 8
@@ -36,13 +26,13 @@ def test_a_mixed_decoder():
     # Keys and values of 4 heads of 4 in float32; one shared key of 8, 4 values of 4 and 4 content logits; nothing.
     assert [layer.cache_bytes_per_token for layer in summary.layers] == [4 * 32, 4 * (8 + 16 + 4), 0]
     assert summary.cache_bytes_per_token == 4 * 60
-    assert summarize(MIXED, 8, Compute(dtype="bfloat16")).cache_bytes_per_token == 2 * 60
-    pruned = summarize(prune(tiny.model(MIXED), ["decoder/0/1"]).config, 8).layers[0]
+    assert headjax.summarize(MIXED, 8, headjax.Compute(dtype="bfloat16")).cache_bytes_per_token == 2 * 60
+    pruned = headjax.summarize(headjax.prune(tiny.model(MIXED), ["decoder/0/1"]).config, 8).layers[0]
     assert (pruned.heads, pruned.parameters) == ((0, 2, 3), 3 * 3 * (16 * 4 + 4) + 3 * 4 * 16 + 16)
 
 
 def test_encoders_have_no_cache_and_shared_layers_say_so():
-    summary = summarize(config("albert"), 8)
+    summary = headjax.summarize(config("albert"), 8)
     assert summary.cache_bytes_per_token == 0
     assert [layer.tied_layers for layer in summary.layers] == [(0, 1, 2)] * 3
     assert summary.heads == 12
@@ -51,15 +41,15 @@ def test_encoders_have_no_cache_and_shared_layers_say_so():
 LENGTH, BATCH = 128, 2
 TOKENS = {"input_ids": (BATCH, LENGTH)}
 STACKS = {
-    "pretraining": (EncoderConfig.bert_base(task=Pretraining(), num_layers=2), TOKENS),
-    "albert": (EncoderConfig.albert_base(task=MaskedLanguageModel(), num_layers=2), TOKENS),
-    "decoder": (DecoderConfig.gpt2(vocab_size=1000, max_length=LENGTH, num_layers=2), TOKENS),
+    "pretraining": (headjax.EncoderConfig.bert_base(task=headjax.tasks.Pretraining(), num_layers=2), TOKENS),
+    "albert": (headjax.EncoderConfig.albert_base(task=headjax.tasks.MaskedLanguageModel(), num_layers=2), TOKENS),
+    "decoder": (headjax.DecoderConfig.gpt2(vocab_size=1000, max_length=LENGTH, num_layers=2), TOKENS),
     "translation": (
-        EncoderDecoderConfig.transformer_base(vocab_size=1000, num_layers=2),
+        headjax.EncoderDecoderConfig.transformer_base(vocab_size=1000, num_layers=2),
         TOKENS | {"decoder_input_ids": (BATCH, LENGTH)},
     ),
     "vision": (
-        VisionConfig.vit_base(task=Classification(classes=1000), num_layers=2),
+        headjax.VisionConfig.vit_base(task=headjax.tasks.Classification(classes=1000), num_layers=2),
         {"pixel_values": (BATCH, 3, 224, 224)},
     ),
 }
@@ -69,12 +59,12 @@ STACKS = {
 def test_operations_are_those_that_xla_counts(name):
     """For one example, from the program before it is compiled: no array is made."""
     config, shapes = STACKS[name]
-    call = ForwardOptions(compute=Compute(scan=False))
+    call = headjax.models.ForwardOptions(compute=headjax.Compute(scan=False))
     batch = {
         name: jax.ShapeDtypeStruct(shape, "float32" if name == "pixel_values" else "int32")
         for name, shape in shapes.items()
     }
-    lowered = jax.jit(lambda params, batch: Model(config, params).forward(batch, call)).lower(
+    lowered = jax.jit(lambda params, batch: headjax.Model(config, params).forward(batch, call)).lower(
         abstract(config.tensors()), batch
     )
     assert config.flops(LENGTH) == pytest.approx(lowered.cost_analysis()["flops"] / BATCH, rel=0.02)

@@ -2,10 +2,8 @@ import jax
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.tensors import Normal
-from headjax.models import Model, VisionConfig
-from headjax.models.summary import summarize
-from headjax.models.tasks import Classification, DistilledClassification
 from headjax.models.vision import PatchEmbeddings
 from tests import tiny
 from tests.closeness import assert_close
@@ -15,16 +13,16 @@ IMAGES = np.random.default_rng(0).standard_normal((2, 3, 6, 6)).astype(np.float3
 BATCH = {"pixel_values": IMAGES, "labels": np.array([1, 3])}
 
 
-def config(**fields) -> VisionConfig:
+def config(**fields) -> headjax.VisionConfig:
     fields = PATCHES | {
         "attention": tiny.multi_head(),
         "hidden": 32,
         "width": tiny.WIDTH,
         "num_layers": 2,
-        "task": DistilledClassification(classes=5),
+        "task": headjax.tasks.DistilledClassification(classes=5),
         "initializer": Normal(0.3),
     } | fields  # fmt: skip
-    return VisionConfig(**fields)
+    return headjax.VisionConfig(**fields)
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +49,13 @@ def test_lengths_and_outputs(model):
     extra = output.extra_logits
     assert_close(output.logits, (extra["cls_logits"] + extra["distillation_logits"]) / 2, sums=2)
     np.testing.assert_array_equal(output.pooled, output.hidden[:, 0])
-    smooth, plain = Classification(classes=5, label_smoothing=0.2), Classification(classes=5)
-    smoothing = Model(config(task=smooth), {})
+    smooth, plain = (
+        headjax.tasks.Classification(classes=5, label_smoothing=0.2),
+        headjax.tasks.Classification(classes=5),
+    )
+    smoothing = headjax.Model(config(task=smooth), {})
     for smoothed, task in ((True, smooth), (False, plain)):
         losses = smoothing.losses(output, BATCH, smoothed=smoothed)
         assert_close(losses.total, task.loss(output, BATCH).total, sums=1)
-    assert summarize(model.config, 1).length == 11
-    assert summarize(model.config, 1).layers[0].flops == model.config.attention[0].module(16, 16).flops(11, 11)
+    assert headjax.summarize(model.config, 1).length == 11
+    assert headjax.summarize(model.config, 1).layers[0].flops == model.config.attention[0].module(16, 16).flops(11, 11)

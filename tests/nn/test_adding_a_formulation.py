@@ -11,14 +11,12 @@ from flax import nnx
 
 import headjax
 from headjax.core import serialize
-from headjax.heads.head_id import HeadId
-from headjax.nn import Mask
 from tests import tiny
 from tests.closeness import assert_close
 
 PAGE = Path(__file__).parents[2] / "docs" / "how_to" / "formulation.md"
 BATCH = tiny.tokens(4, 8)
-GONE = [HeadId("decoder", 0, 1), HeadId("decoder", 1, 3)]
+GONE = [headjax.HeadId("decoder", 0, 1), headjax.HeadId("decoder", 1, 3)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,5 +83,5 @@ def test_what_is_left_is_reconstructed(model):
 def test_it_works_in_a_flax_model(tempered):
     layer = tempered(16, num_heads=2, head_dim=4, rngs=nnx.Rngs(0))
     inputs = np.random.default_rng(0).standard_normal((2, 5, 16)).astype(np.float32)
-    assert layer(inputs, mask=Mask(causal=True)).shape == (2, 5, 16)
+    assert layer(inputs, mask=headjax.nn.Mask(causal=True)).shape == (2, 5, 16)
     assert layer.temperature[...].shape == (2,)

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.errors import KernelError
-from headjax.nn import Dropout, Mask, attend
+import headjax
 from tests.closeness import assert_close
 
 BATCH, QUERIES, KEYS, HEADS, DIM, VALUES = 2, 5, 7, 4, 6, 3
@@ -21,7 +20,7 @@ SUMS = DIM + 2 * KEYS
 @functools.partial(jax.jit, static_argnames="implementation")
 def attended_by(query, key, value, mask=None, bias=None, implementation="auto"):
     """One program of each structure, which its tests share."""
-    return attend(query, key, value, scale=SCALE, mask=mask, bias=bias, implementation=implementation)
+    return headjax.nn.attend(query, key, value, scale=SCALE, mask=mask, bias=bias, implementation=implementation)
 
 
 def draw(shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -66,7 +65,7 @@ def test_agrees_with_numpy_for_shared_and_own_keys_and_values(key_heads, value_h
     query, key, value = inputs(key_heads, value_heads)
     present = np.arange(KEYS)[None] < np.array([[KEYS], [4]])
     bias = draw((1, HEADS, QUERIES, KEYS), 3)
-    attended = attended_by(query, key, value, Mask(keys=present), bias)
+    attended = attended_by(query, key, value, headjax.nn.Mask(keys=present), bias)
     context, probabilities = reference(query, key, value, SCALE, present[:, None, None], bias)
     assert_close(attended.context, context, sums=SUMS)
     assert_close(attended.probabilities, probabilities, sums=SUMS)
@@ -88,7 +87,7 @@ def test_dropout_zeroes_at_its_rate_and_keeps_the_mean():
     probabilities = np.asarray(attended_by(query, key, value).context)
 
     def dropped(key_: Any) -> Any:
-        return attend(query, key, value, scale=SCALE, dropout=Dropout(rate, key_))
+        return headjax.nn.attend(query, key, value, scale=SCALE, dropout=headjax.nn.Dropout(rate, key_))
 
     attended = jax.jit(jax.vmap(dropped))(jax.random.split(jax.random.key(0), draws))
     contexts, zero = np.asarray(attended.context), np.asarray(attended.context) == 0
@@ -110,20 +109,20 @@ def test_softmax_stays_in_float32_for_bfloat16_inputs():
 
 def test_requests_that_cannot_be_met_say_why():
     query, key, value = inputs()
-    with pytest.raises(KernelError, match=r"^key heads: 3 does not divide the 4 query heads$"):
-        attend(query, key[:, :, :3], value, scale=SCALE)
+    with pytest.raises(headjax.KernelError, match=r"^key heads: 3 does not divide the 4 query heads$"):
+        headjax.nn.attend(query, key[:, :, :3], value, scale=SCALE)
 
 
 SEGMENTS = {"query_segments": np.array([[1, 1, 2], [1, 1, 1]]), "key_segments": np.array([[1, 2, 2, 2], [1, 1, 2, 1]])}
 PRESENT = np.array([[1, 1, 1, 1], [1, 0, 1, 0]])
 MASKS = {
-    "causal": Mask(causal=True),
-    "causal, all examples at one offset": Mask(causal=True, query_offset=2),
-    "causal, each example at its own": Mask(causal=True, query_offset=np.array([0, 3])),
-    "segments": Mask(**SEGMENTS),
-    "causal, keys and segments": Mask(causal=True, keys=PRESENT, **SEGMENTS),
-    "window": Mask(window=2, query_offset=np.array([0, 3])),
-    "causal window": Mask(causal=True, window=2, query_offset=np.array([0, 3])),
+    "causal": headjax.nn.Mask(causal=True),
+    "causal, all examples at one offset": headjax.nn.Mask(causal=True, query_offset=2),
+    "causal, each example at its own": headjax.nn.Mask(causal=True, query_offset=np.array([0, 3])),
+    "segments": headjax.nn.Mask(**SEGMENTS),
+    "causal, keys and segments": headjax.nn.Mask(causal=True, keys=PRESENT, **SEGMENTS),
+    "window": headjax.nn.Mask(window=2, query_offset=np.array([0, 3])),
+    "causal window": headjax.nn.Mask(causal=True, window=2, query_offset=np.array([0, 3])),
 }
 
 
@@ -149,6 +148,6 @@ def test_masks_are_their_definitions_entry_by_entry(name):
 def test_a_window_measures_distances_between_positions_where_they_are_given():
     """Padding between two tokens takes an index and no position."""
     positions = np.array([[0, 0, 1, 2]])
-    mask = Mask(causal=True, window=2, query_positions=positions, key_positions=positions)
+    mask = headjax.nn.Mask(causal=True, window=2, query_positions=positions, key_positions=positions)
     rows = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 1, 1]]
     assert np.asarray(jax.jit(lambda mask: mask.array(4, 4))(mask))[0, 0].astype(int).tolist() == rows

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.modules import bind, declared, fresh
 from headjax.core.tensors import Normal, initialize
-from headjax.models import ForwardOptions
 from headjax.nn.block import Block, LayerConfig
 from headjax.nn.state import State
 from tests import tiny
@@ -30,7 +30,7 @@ def params():
 def added(layer, params, number, key):
     one = jax.random.normal(jax.random.key(1), (1, 3, tiny.WIDTH))
     x = jnp.broadcast_to(one, (EXAMPLES, *one.shape[1:]))
-    return bind(fresh(Block, layer), params)(State(x), ForwardOptions(key=key), number)[0] - x
+    return bind(fresh(Block, layer), params)(State(x), headjax.models.ForwardOptions(key=key), number)[0] - x
 
 
 def output(layer, params, number, key=None):

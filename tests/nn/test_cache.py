@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.heads.pruning import prune
-from headjax.models import Compute, ForwardOptions
+import headjax
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder_decoder import BATCH, CONFIGS
@@ -17,7 +16,7 @@ def given(prompt):
     return prompt.tokens, prompt.present, prompt.positions
 
 
-def piecewise(model, batch, pieces, call=ForwardOptions()):
+def piecewise(model, batch, pieces, call=headjax.models.ForwardOptions()):
     """Logits of the batch's decoder tokens, in pieces of these lengths, the first into an empty cache."""
     model = model.unstacked(call.compute)
 
@@ -40,14 +39,14 @@ def test_encoder_decoders(name):
     """With padding in the source; T5 also with heads removed, each other keeping its columns of the position bias."""
     model = tiny.model(CONFIGS[name])
     if name == "t5":
-        model = prune(model, ["decoder/0/1", "decoder/1/0", "decoder/1/3", "cross/0/2", "encoder/1/1"])
+        model = headjax.prune(model, ["decoder/0/1", "decoder/1/0", "decoder/1/3", "cross/0/2", "encoder/1/1"])
     batch = BATCH | {"decoder_input_ids": np.asarray(model.decoder_inputs(BATCH))}
     assert_close(piecewise(model, batch, (1, 1, 6) if name == "t5" else (4, 4)), model(batch).logits, sums=tiny.SUMS)
 
 
 def test_a_cache_in_bfloat16_is_half_the_size_and_as_long_as_the_positions():
     model = tiny.model(tiny.decoder_config(tiny.layer()))
-    call = ForwardOptions(compute=Compute(dtype="bfloat16"))
+    call = headjax.models.ForwardOptions(compute=headjax.Compute(dtype="bfloat16"))
     cache = call.compute.cast(model).prompt({"input_ids": TOKENS}, call, 2).cache
     memory = cache.layers[0].attention
     # [batch, heads, tokens, size], as attention reads them

@@ -6,17 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.tensors import Normal, Params, initialize
-from headjax.nn import (
-    AttentionOptions,
-    CollaborativeAttention,
-    Concatenate,
-    Kind,
-    LatentAttention,
-    Mask,
-    MultiHeadAttention,
-    RotaryHalves,
-)
 from tests import tiny
 from tests.closeness import assert_close
 from tests.nn.formulations import (
@@ -32,14 +23,16 @@ from tests.nn.formulations import (
 from tests.nn.test_attend import reference
 
 X = random_inputs()
-CAUSAL = Mask(causal=True)
+CAUSAL = headjax.nn.Mask(causal=True)
 PLACES = np.array([[0, 1, 2, 3, 4, 5], [2, 3, 4, 5, 6, 7]])
 """Positions of each example's own, as padding on the left gives."""
 
 HEADS, DIM, VALUES = 3, 4, 5
 MULTI = tiny.multi_head(HEADS, DIM, value_dim=VALUES)
 SIZES = {"num_heads": HEADS, "value_dim": VALUES, "head_dim": DIM}
-BLOCKS = Kind(CollaborativeAttention, shared_dim=HEADS * DIM, projection_bias=True, content_bias=True, **SIZES)
+BLOCKS = headjax.Kind(
+    headjax.CollaborativeAttention, shared_dim=HEADS * DIM, projection_bias=True, content_bias=True, **SIZES
+)
 
 
 def as_float64(params: Params) -> dict[str, np.ndarray]:
@@ -66,7 +59,7 @@ def test_multi_head_is_its_formula(attention):
     allowed = np.tril(np.ones((6, 6), bool))[None, None]
     context, _ = reference(project("query"), project("key"), project("value"), scale, allowed)
     expected = np.einsum("bqhd,hdw->bqw", context, p["output"]["kernel"]) + p["output"].get("bias", 0.0)
-    assert_close(outputs_of(attention, params, X, AttentionOptions(mask=CAUSAL)), expected, sums=SUMS)
+    assert_close(outputs_of(attention, params, X, headjax.nn.AttentionOptions(mask=CAUSAL)), expected, sums=SUMS)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -77,20 +70,20 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def test_collaborative_logits_are_those_of_the_formula():
-    shared = Kind(
-        CollaborativeAttention, shared_dim=6, projection_bias=True, content_bias=True, **SIZES | {"head_dim": 9}
+    shared = headjax.Kind(
+        headjax.CollaborativeAttention, shared_dim=6, projection_bias=True, content_bias=True, **SIZES | {"head_dim": 9}
     )
     params = random_params(shared)
     p, x = as_float64(params), X.astype(np.float64)
     query, key = x @ p["query"] + p["query_bias"], x @ p["key"] + p["key_bias"]
-    found = attended_by(shared, params, X, AttentionOptions(mask=CAUSAL)).probabilities
+    found = attended_by(shared, params, X, headjax.nn.AttentionOptions(mask=CAUSAL)).probabilities
     for head in range(HEADS):
         content = (x @ p["content_bias"][:, head])[:, None, :]
         logits = (query * p["mixing"][head] @ key.swapaxes(1, 2) + content) / 3.0
         assert_close(found[:, head], softmax(logits), sums=SUMS)
 
 
-Pair = tuple[Kind, Params]
+Pair = tuple[headjax.Kind, Params]
 
 
 def concatenated(params: Params) -> Params:
@@ -117,7 +110,7 @@ def content_for_query_bias() -> tuple[Pair, Pair]:
 
 def latent() -> tuple[Pair, Pair]:
     sizes = {"num_heads": HEADS, "head_dim": DIM, "value_dim": VALUES, "scale": 0.4}
-    source = Kind(LatentAttention, rank=6, query_rank=7, projection_bias=True, **sizes)
+    source = headjax.Kind(headjax.LatentAttention, rank=6, query_rank=7, projection_bias=True, **sizes)
     params = random_params(source)
     wide = {
         "query": np.einsum("dr,rhk->dhk", params["query_latent"], params["query"]),
@@ -127,7 +120,7 @@ def latent() -> tuple[Pair, Pair]:
     }
     wide |= {name: params[name] for name in ("query_bias", "value_bias") if name in params}
     wide["output"] = {"bias": np.zeros(WIDTH, np.float32)} | params["output"]
-    return (source, params), (Kind(MultiHeadAttention, **sizes), wide)
+    return (source, params), (headjax.Kind(headjax.MultiHeadAttention, **sizes), wide)
 
 
 def grouped(index: tuple[int, ...] | None) -> tuple[Pair, Pair]:
@@ -149,7 +142,7 @@ def compressed() -> tuple[Pair, Pair]:
 def own_frequencies() -> tuple[Pair, Pair]:
     """Heads that keep frequencies of their own are whole ones whose other dimensions are zero."""
     params = random_params(KEPT)
-    whole = tiny.multi_head(3, 8, value_dim=4, scale=KEPT.logit_scale, rotary=RotaryHalves(base=100.0))
+    whole = tiny.multi_head(3, 8, value_dim=4, scale=KEPT.logit_scale, rotary=headjax.nn.RotaryHalves(base=100.0))
     places = np.asarray([[first, second, first + 4, second + 4] for first, second in KEPT.frequencies])
     spread = np.eye(8, dtype=np.float32)[places]
     names = ("query", "key", "query_bias", "key_bias")
@@ -171,14 +164,14 @@ EQUAL = {
 @pytest.mark.parametrize("name", EQUAL)
 def test_it_is_another_with_products_of_its_weights(name):
     build, longer = EQUAL[name]
-    call = AttentionOptions(mask=CAUSAL, positions=PLACES)
+    call = headjax.nn.AttentionOptions(mask=CAUSAL, positions=PLACES)
     found, expected = (attended_by(*pair, X, call, positions=PLACES) for pair in build())
     assert_close(found.context, expected.context, sums=longer * SUMS)
     assert_close(found.probabilities, expected.probabilities, sums=longer * SUMS)
 
 
 def probabilities(params: Params, bias: Any = None) -> Any:
-    return attended_by(BLOCKS, params, X, AttentionOptions(mask=CAUSAL, bias=bias)).probabilities
+    return attended_by(BLOCKS, params, X, headjax.nn.AttentionOptions(mask=CAUSAL, bias=bias)).probabilities
 
 
 def test_key_biases_vanish_and_content_biases_do_not():
@@ -196,14 +189,19 @@ def test_key_biases_vanish_and_content_biases_do_not():
 
 
 def test_concatenated_blocks_start_as_multi_head_attention():
-    collaborative = Kind(
-        CollaborativeAttention, num_heads=4, shared_dim=8, value_dim=4, head_dim=2, mixing_init=Concatenate()
+    collaborative = headjax.Kind(
+        headjax.CollaborativeAttention,
+        num_heads=4,
+        shared_dim=8,
+        value_dim=4,
+        head_dim=2,
+        mixing_init=headjax.nn.Concatenate(),
     )
     params = initialize(tiny.weights(collaborative, WIDTH, WIDTH), jax.random.key(0), Normal(0.5))
     heads = {name: params[name].reshape(WIDTH, 4, 2) for name in ("query", "key")}
     zeros = {name: np.zeros((4, 2), np.float32) for name in ("query_bias", "key_bias")}
     plain = {name: array for name, array in params.items() if name != "mixing"} | heads | zeros
-    call = AttentionOptions(mask=CAUSAL)
+    call = headjax.nn.AttentionOptions(mask=CAUSAL)
     expected = attended_by(tiny.multi_head(4, 2, value_dim=4), plain, X, call).context
     assert_close(attended_by(collaborative, params, X, call).context, expected, sums=SUMS)
     # Eight dimensions divide among four heads, but not among the three that are left.

@@ -5,15 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.tensors import flatten, nested
-from headjax.nn import (
-    AttentionOptions,
-    CompressedAttention,
-    Kind,
-    LatentAttention,
-    Mask,
-    RotaryHalves,
-)
+import headjax
+from headjax.core.tensors import nested
 from tests import tiny
 from tests.closeness import assert_close
 from tests.nn.formulations import (
@@ -24,9 +17,10 @@ from tests.nn.formulations import (
     random_inputs,
     random_params,
 )
+from tests.tiny import flatten
 
 X = random_inputs()
-CAUSAL = AttentionOptions(mask=Mask(causal=True))
+CAUSAL = headjax.nn.AttentionOptions(mask=headjax.nn.Mask(causal=True))
 
 
 @pytest.mark.parametrize("name", ["latent", "latent_rotary"])
@@ -41,7 +35,7 @@ def test_absorbed_and_expanded_latents_agree_with_gradients(name, monkeypatch):
 
     results = []
     for absorbs in (False, True):
-        monkeypatch.setattr(LatentAttention, "absorbs", lambda *_, absorbs=absorbs: absorbs)
+        monkeypatch.setattr(headjax.LatentAttention, "absorbs", lambda *_, absorbs=absorbs: absorbs)
         results.append(jax.jit(jax.grad(loss, has_aux=True))(params))
     # Rounding a logit changes its probability by a share that grows with the logit.
     probabilities = np.asarray(results[0][1].probabilities)
@@ -53,7 +47,7 @@ def test_absorbed_and_expanded_latents_agree_with_gradients(name, monkeypatch):
 INNER = {
     "grouped": tiny.grouped(6, 2, 4, value_dim=3, projection_bias=True),
     "unequal groups": FORMULATIONS["ragged_grouped"],
-    "own keys": tiny.multi_head(4, 4, value_dim=6, rotary=RotaryHalves(base=100.0)),
+    "own keys": tiny.multi_head(4, 4, value_dim=6, rotary=headjax.nn.RotaryHalves(base=100.0)),
     "shared keys": FORMULATIONS["collaborative"],
 }
 
@@ -61,9 +55,9 @@ INNER = {
 @pytest.mark.parametrize("name", INNER)
 def test_one_query_attends_to_a_compressed_latent_as_to_rebuilt_values(name):
     """Where the latent is small, one query reads it; padding, biases and unequal groups included."""
-    compressed = Kind(CompressedAttention, inner=INNER[name], rank=3)
+    compressed = headjax.Kind(headjax.CompressedAttention, inner=INNER[name], rank=3)
     present = np.arange(6)[None] < np.array([[6], [4]])
-    call = AttentionOptions(mask=Mask(keys=present), positions=np.full((2, 1), 5))
+    call = headjax.nn.AttentionOptions(mask=headjax.nn.Mask(keys=present), positions=np.full((2, 1), 5))
 
     @jax.jit
     def both(params, x):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import headjax
 from headjax.core import tensors as declared
 from headjax.core.serialize import from_data, kind_of, kinds_of, to_data
-from headjax.core.tensors import RULES, flatten
-from headjax.nn import AttentionOptions, Kind, Mask
+from headjax.core.tensors import RULES
 from tests import tiny
 from tests.closeness import assert_close
 from tests.nn.formulations import (
@@ -28,6 +28,7 @@ from tests.nn.formulations import (
     random_inputs,
     random_params,
 )
+from tests.tiny import flatten
 
 BATCH, LENGTH = 2, 6
 WEIGHTS = np.random.default_rng(2).standard_normal((BATCH, LENGTH, WIDTH)).astype(np.float32)
@@ -37,35 +38,41 @@ every = pytest.mark.parametrize("name", EVERY)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def run(attention: Kind, params: Any, x: Any, present: Any, gates: Any, weights: Any) -> Any:
+def run(attention: headjax.Kind, params: Any, x: Any, present: Any, gates: Any, weights: Any) -> Any:
     """Outputs of causal self-attention with padding and gates; gradient of sum(weights * outputs) in x and gates.
 
     One program of each formulation, which most tests of it call.
     """
 
     def loss(x: Any, gates: Any) -> Any:
-        outputs = outputs_of(attention, params, x, AttentionOptions(mask=Mask(causal=True, keys=present)), gates=gates)
+        outputs = outputs_of(
+            attention,
+            params,
+            x,
+            headjax.nn.AttentionOptions(mask=headjax.nn.Mask(causal=True, keys=present)),
+            gates=gates,
+        )
         return jnp.sum(weights * outputs), outputs
 
     slopes, outputs = jax.grad(loss, argnums=(0, 1), has_aux=True)(x, gates)
     return outputs, *slopes
 
 
-def everything(attention: Kind) -> tuple[Any, Any]:
+def everything(attention: headjax.Kind) -> tuple[Any, Any]:
     """No padding and gates of one."""
     return np.ones((BATCH, LENGTH), bool), np.ones((BATCH, LENGTH, attention.num_heads), np.float32)
 
 
 def test_every_registered_kind_has_an_example():
     shown = {kind_of(attention) for attention in FORMULATIONS.values()} | {"no_heads"}
-    assert set(kinds_of(Kind)) == shown
+    assert set(kinds_of(headjax.Kind)) == shown
 
 
 @every
 def test_is_saved_and_every_axis_has_a_sharding_rule(name):
     attention = EVERY[name]
     for saved in (attention, attention.module(WIDTH, WIDTH).left([1])):
-        assert from_data(Kind, to_data(saved)) == saved
+        assert from_data(headjax.Kind, to_data(saved)) == saved
     axes = {axis for tensor in flatten(tiny.weights(attention, WIDTH, WIDTH)).values() for axis in tensor.out_sharding}
     assert axes - {None} <= set(RULES)
 
@@ -102,8 +109,8 @@ def test_decoding_from_a_cache_is_the_full_pass(name):
     @jax.jit
     def decode(query, cache, t):
         module = tiny.bound(attention, params, WIDTH, WIDTH)
-        mask = Mask(causal=True, query_offset=t)
-        return module.combine(module.attend(query, cache, AttentionOptions(mask=mask)).context)
+        mask = headjax.nn.Mask(causal=True, query_offset=t)
+        return module.combine(module.attend(query, cache, headjax.nn.AttentionOptions(mask=mask)).context)
 
     tokens = [remember(x[:, t : t + 1], np.full((1, 1), t)) for t in range(LENGTH)]
     cache = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *tokens)
@@ -122,7 +129,7 @@ def test_flops_agree_with_xla(name):
     y = jax.ShapeDtypeStruct((1, keys, width), jnp.float32)
 
     def forward(params: Any, x: Any, y: Any) -> Any:
-        return outputs_of(large, params, x, AttentionOptions(), y)
+        return outputs_of(large, params, x, headjax.nn.AttentionOptions(), y)
 
     counted = jax.jit(forward).lower(params, x, y).cost_analysis()
     if counted is None:
@@ -130,7 +137,7 @@ def test_flops_agree_with_xla(name):
     assert large.module(width, width).flops(queries, keys) == pytest.approx(counted["flops"], rel=0.02)
 
 
-def enlarge(attention: Kind) -> Kind:
+def enlarge(attention: headjax.Kind) -> headjax.Kind:
     """The formulation with every size 32 times larger, so that matrix products outweigh softmax and biases."""
     data = to_data(attention)
 
@@ -144,7 +151,7 @@ def enlarge(attention: Kind) -> Kind:
             for field, entry in data.items()
         }
 
-    return from_data(Kind, scaled(data))
+    return from_data(headjax.Kind, scaled(data))
 
 
 @nnx.jit
@@ -152,7 +159,7 @@ def of_module(layer, inputs):
     """Outputs of a Flax module and the gradient of their squares in its weights."""
 
     def loss(layer):
-        outputs = layer(inputs, mask=Mask(causal=True))
+        outputs = layer(inputs, mask=headjax.nn.Mask(causal=True))
         return jnp.square(outputs).sum(), outputs
 
     slopes, outputs = nnx.grad(loss, has_aux=True)(layer)

@@ -9,15 +9,13 @@ from flax.nnx import bridge
 from jax.sharding import PartitionSpec
 
 import headjax
-from headjax.core.errors import ConfigError, HeadjaxError
-from headjax.nn import AttentionModule, Mask
 from tests.closeness import assert_close
 from tests.nn.formulations import WIDTH, module, random_inputs
 
-CAUSAL = Mask(causal=True)
+CAUSAL = headjax.nn.Mask(causal=True)
 
 
-def flax_attention(causal_heads: int = 4) -> tuple[nnx.MultiHeadAttention, AttentionModule]:
+def flax_attention(causal_heads: int = 4) -> tuple[nnx.MultiHeadAttention, headjax.nn.AttentionModule]:
     """Flax's own attention and ours, with the same weights."""
     theirs = nnx.MultiHeadAttention(
         num_heads=causal_heads, in_features=WIDTH, decode=False, rngs=nnx.Rngs(3), deterministic=True
@@ -57,13 +55,17 @@ def test_masks_and_biases_broadcast(layer):
 
 def test_a_mask_of_keys_alone_and_a_bias_beside_a_mask():
     layer, inputs, keys = module("multi_head"), random_inputs(), np.arange(6) != 2
-    expected = layer(inputs, mask=Mask(keys=np.stack([keys, keys])))
+    expected = layer(inputs, mask=headjax.nn.Mask(keys=np.stack([keys, keys])))
     assert_close(layer(inputs, mask=keys), expected, sums=WIDTH)
     assert_close(layer(inputs, bias=np.where(keys, 0.0, -1e30)), expected, sums=WIDTH)
     hidden = np.where(keys, 0.0, np.finfo(np.float32).min)
     assert_close(layer(inputs, mask=keys, bias=hidden), expected, sums=WIDTH)
-    for wrong in ({"mask": keys[:5]}, {"bias": np.zeros((3, 6, 6))}, {"mask": Mask(keys=np.ones((2, 5), bool))}):
-        with pytest.raises(HeadjaxError, match=f"^{next(iter(wrong))}"):
+    for wrong in (
+        {"mask": keys[:5]},
+        {"bias": np.zeros((3, 6, 6))},
+        {"mask": headjax.nn.Mask(keys=np.ones((2, 5), bool))},
+    ):
+        with pytest.raises(headjax.HeadjaxError, match=f"^{next(iter(wrong))}"):
             layer(inputs, **wrong)
 
 
@@ -80,11 +82,11 @@ def test_masks_beside_a_cache_count_queries_from_its_tokens(name):
     causal, near = behind >= 0, np.abs(behind) < 2
     there = np.arange(5) < np.array([2, 2, 3, 5, 5])[:, None]  # tokens in the cache at each step
     cases = [
-        ({"mask": Mask(window=2), "is_causal": True}, causal & near),
-        ({"mask": Mask(causal=True, window=2)}, causal & near),
-        ({"mask": Mask(keys=keys), "is_causal": True}, causal & present[:, None, None]),
+        ({"mask": headjax.nn.Mask(window=2), "is_causal": True}, causal & near),
+        ({"mask": headjax.nn.Mask(causal=True, window=2)}, causal & near),
+        ({"mask": headjax.nn.Mask(keys=keys), "is_causal": True}, causal & present[:, None, None]),
         ({"mask": keys[:, None, None]}, causal & present[:, None, None]),
-        ({"mask": Mask(window=2)}, near & there),
+        ({"mask": headjax.nn.Mask(window=2)}, near & there),
     ]
     step = nnx.jit(lambda layer, x, cache, mask, is_causal: layer(x, cache=cache, mask=mask, is_causal=is_causal),
                    static_argnames="is_causal")  # fmt: skip
@@ -100,9 +102,9 @@ def test_masks_beside_a_cache_count_queries_from_its_tokens(name):
 def test_a_cache_that_is_full_is_an_error():
     layer, inputs = module("multi_head"), random_inputs(length=4)
     _, cache = layer(inputs, cache=layer.empty_cache(2, 5))
-    with pytest.raises(HeadjaxError, match=r"^cache: holds 4 tokens of at most 5, and 2 more"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^cache: holds 4 tokens of at most 5, and 2 more"):
         layer(inputs[:, :2], cache=cache)
-    with pytest.raises(HeadjaxError, match=r"^cache: "):
+    with pytest.raises(headjax.HeadjaxError, match=r"^cache: "):
         nnx.jit(lambda layer, x, cache: layer(x, cache=cache))(layer, random_inputs(), cache)
     assert int(layer(inputs[:, :1], cache=cache)[1].used) == 5
 
@@ -111,7 +113,7 @@ def test_a_cache_that_is_full_is_an_error():
 def test_any_number_of_axes_of_examples(name):
     layer, inputs = module(name), random_inputs(batch=6)
     places, keys = np.broadcast_to(np.arange(6) + 1, (6, 6)), np.arange(6) < np.arange(1, 7)[:, None]
-    options = {"positions": places, "mask": Mask(keys=keys, causal=True)}
+    options = {"positions": places, "mask": headjax.nn.Mask(keys=keys, causal=True)}
     expected = layer(inputs, **options)
     options = jax.tree.map(lambda array: array.reshape(3, 2, *array.shape[1:]), options)
     assert_close(layer(inputs.reshape(3, 2, 6, WIDTH), **options), expected.reshape(3, 2, 6, WIDTH), sums=WIDTH)
@@ -130,7 +132,7 @@ def test_axes_of_examples_are_those_of_flax_and_wrong_shapes_are_named():
         assert float(jnp.abs(theirs(inputs) - ours(inputs)).max()) < 1e-6
     x = random_inputs()
     for given, field in (((x[0, 0],), "x"), ((x[..., :8],), "x"), ((x, x[0]), "memory")):
-        with pytest.raises(HeadjaxError, match=f"^{field}: shape"):
+        with pytest.raises(headjax.HeadjaxError, match=f"^{field}: shape"):
             ours(*given)
 
 
@@ -200,7 +202,7 @@ SEEDED = {"rngs": nnx.Rngs(0)}
     ],
 )
 def test_wrong_arguments_are_named(kind, fields, field):
-    with pytest.raises(HeadjaxError, match=f"^{field}"):
+    with pytest.raises(headjax.HeadjaxError, match=f"^{field}"):
         getattr(headjax, kind)(WIDTH, **fields)
 
 
@@ -209,7 +211,7 @@ def test_a_layer_becomes_one_of_another_formulation():
     made = headjax.convert_attention(layer, "collaborative:shared_dim=16")
     assert isinstance(made, headjax.CollaborativeAttention)
     assert_close(made(inputs), layer(inputs), sums=20 * WIDTH)
-    with pytest.raises(ConfigError, match="deep"):
+    with pytest.raises(headjax.ConfigError, match="deep"):
         headjax.convert_attention(layer, "deep")
 
 

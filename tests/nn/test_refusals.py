@@ -2,25 +2,15 @@
 
 import pytest
 
-from headjax.core.errors import ConfigError
+import headjax
 from headjax.core.fields import options_of
-from headjax.core.kind import Kind
 from headjax.core.serialize import class_of, make
-from headjax.nn import (
-    Concatenate,
-    GroupedAttention,
-    LatentAttention,
-    MultiHeadAttention,
-    RotaryHalves,
-    RotaryInterleaved,
-)
 from headjax.nn.norms import RMSNorm
-from headjax.nn.rotary import YarnScaling
 from tests.nn.formulations import FORMULATIONS, KEPT
 
-MULTI_HEAD = Kind(MultiHeadAttention, num_heads=2, head_dim=4)
-GROUPED = Kind(GroupedAttention, num_heads=4, kv_heads=4, head_dim=4)
-LATENT = Kind(LatentAttention, num_heads=2, rank=6, head_dim=4)
+MULTI_HEAD = headjax.Kind(headjax.MultiHeadAttention, num_heads=2, head_dim=4)
+GROUPED = headjax.Kind(headjax.GroupedAttention, num_heads=4, kv_heads=4, head_dim=4)
+LATENT = headjax.Kind(headjax.LatentAttention, num_heads=2, rank=6, head_dim=4)
 COLLABORATIVE = FORMULATIONS["collaborative"]
 
 
@@ -32,21 +22,21 @@ COLLABORATIVE = FORMULATIONS["collaborative"]
         (MULTI_HEAD, {"head_ids": (1, 1)}, "head_ids"),
         (GROUPED, {"kv_heads": 3}, "kv_heads"),
         (GROUPED, {"kv_heads": 2, "kv_index": (0, 0, 0, 0)}, "kv_index"),
-        (KEPT, {"rotary": RotaryHalves()}, "frequencies"),
+        (KEPT, {"rotary": headjax.nn.RotaryHalves()}, "frequencies"),
         (KEPT, {"head_dim": 6}, "frequencies"),
         (KEPT, {"frequencies": ((0, 1), (1, 4), (0, 2))}, "frequencies"),
-        (MULTI_HEAD, {"head_dim": 7, "rotary": RotaryHalves()}, "head_dim"),
-        (MULTI_HEAD, {"rotary": RotaryHalves(dim=6)}, "head_dim"),
-        (RotaryHalves(), {"dim": 3}, "dim"),
-        (YarnScaling(factor=4.0, original_length=512), {"slow": 32.0}, "slow"),
-        (COLLABORATIVE, {"shared_dim": 6, "mixing_init": Concatenate()}, "shared_dim"),
-        (LATENT, {"rotary": RotaryHalves()}, "rotary_dim"),
-        (LATENT, {"rotary_dim": 3, "rotary": RotaryInterleaved()}, "rotary_dim"),
+        (MULTI_HEAD, {"head_dim": 7, "rotary": headjax.nn.RotaryHalves()}, "head_dim"),
+        (MULTI_HEAD, {"rotary": headjax.nn.RotaryHalves(dim=6)}, "head_dim"),
+        (headjax.nn.RotaryHalves(), {"dim": 3}, "dim"),
+        (headjax.nn.YarnScaling(factor=4.0, original_length=512), {"slow": 32.0}, "slow"),
+        (COLLABORATIVE, {"shared_dim": 6, "mixing_init": headjax.nn.Concatenate()}, "shared_dim"),
+        (LATENT, {"rotary": headjax.nn.RotaryHalves()}, "rotary_dim"),
+        (LATENT, {"rotary_dim": 3, "rotary": headjax.nn.RotaryInterleaved()}, "rotary_dim"),
         (LATENT, {"query_norm": RMSNorm()}, "query_norm"),
         (FORMULATIONS["compressed"], {"inner": FORMULATIONS["compressed"]}, "inner"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_field(attention, fields, field):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(headjax.ConfigError) as error:
         make(class_of(attention), {name: getattr(attention, name) for name in options_of(class_of(attention))} | fields)
     assert str(error.value).startswith(field), error.value

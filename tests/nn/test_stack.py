@@ -6,18 +6,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import headjax
 from headjax.core.modules import declared
-from headjax.core.tensors import abstract, flatten
-from headjax.models import Compute, ForwardOptions, Model
-from headjax.nn import Kind, NoHeadsAttention
+from headjax.core.tensors import abstract
 from headjax.nn.block import Block
 from headjax.nn.stack import StackConfig
 from tests import tiny
 from tests.closeness import assert_trees_close, assert_trees_equal
 from tests.models.test_encoder import config as encoder_config
+from tests.tiny import flatten
 
 MULTI, COLLABORATIVE = tiny.layer(), tiny.layer(tiny.collaborative())
-MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(Kind(NoHeadsAttention)), MULTI)
+MIXED = tiny.decoder_config(MULTI, MULTI, COLLABORATIVE, tiny.layer(headjax.Kind(headjax.nn.NoHeadsAttention)), MULTI)
 
 
 def stack_of(*layers: dict[str, Any]) -> StackConfig:
@@ -73,9 +73,11 @@ def test_a_deeper_group_is_no_longer_program_and_more_operations():
 
     def equations(depth: int, scan: bool) -> int:
         config = tiny.decoder_config(*[MULTI] * depth)
-        call = ForwardOptions(compute=Compute(scan=scan))
+        call = headjax.models.ForwardOptions(compute=headjax.Compute(scan=scan))
         batch = {"input_ids": jax.ShapeDtypeStruct((2, 8), jnp.int32)}
-        jaxpr = jax.make_jaxpr(lambda p, b: Model(config, p).forward(b, call).logits)(abstract(config.tensors()), batch)
+        jaxpr = jax.make_jaxpr(lambda p, b: headjax.Model(config, p).forward(b, call).logits)(
+            abstract(config.tensors()), batch
+        )
         return len(jaxpr.eqns)
 
     assert equations(3, scan=True) == equations(144, scan=True)

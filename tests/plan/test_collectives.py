@@ -5,15 +5,14 @@ import re
 
 import pytest
 
-from headjax.core.tensors import count, flatten
-from headjax.mesh.mesh import MeshConfig
+import headjax
+from headjax.core.tensors import count
 from headjax.mesh.rules import shardings
-from headjax.models.tasks import MaskedLanguageModel
 from headjax.plan.plan import Collective, collectives
-from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.step import Trainer
 from tests import tiny
 from tests.models.test_encoder import config as encoder
+from tests.tiny import flatten
 
 TEXT = """
 HloModule jit_step, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
@@ -91,7 +90,7 @@ def decoder(tied):
 
 
 def of_a_step(config, mesh):
-    optimizer = AdamW(schedule=ConstantRate(peak=0.1)).build(config.tensors(), 10)
+    optimizer = headjax.AdamW(schedule=headjax.ConstantRate(peak=0.1)).build(config.tensors(), 10)
     trainer = Trainer(config, optimizer, mesh)
     lowered = trainer.lower(trainer.abstract_state(), config.example_batch(BATCH, LENGTH))
     return collectives(lowered.compile().as_text())
@@ -102,7 +101,7 @@ def test_data_parallelism_sends_one_gradient_and_three_scalars(tied):
     """Where the table of embeddings is used twice, XLA reduces both parts of its gradient before it adds them."""
     config = decoder(tied)
     gradient = 4 * count(config.tensors())
-    sent = of_a_step(config, MeshConfig(data=8).build())
+    sent = of_a_step(config, headjax.MeshConfig(data=8).build())
     assert sent.keys() == {"all-reduce"}
     assert sent["all-reduce"].bytes == gradient + tied * TABLE + 3 * 4
 
@@ -110,7 +109,7 @@ def test_data_parallelism_sends_one_gradient_and_three_scalars(tied):
 def test_fsdp_gathers_weights_and_never_reduces_activations():
     config = decoder(tied=False)
     gradient = 4 * count(config.tensors())
-    sent = of_a_step(config, MeshConfig(data=1, fsdp=8).build())
+    sent = of_a_step(config, headjax.MeshConfig(data=1, fsdp=8).build())
     assert sent.keys() <= {"all-gather", "all-reduce", "reduce-scatter", "all-to-all"}
     # Weights twice at most, forward and backward; the table of embeddings is not gathered but looked up by columns.
     assert sent["all-gather"].bytes < 2 * (gradient - TABLE)
@@ -123,14 +122,14 @@ def test_fsdp_gathers_weights_and_never_reduces_activations():
 
 def test_all_three_axes_together_replicate_no_activation(capfd):
     """The partitioner says where it knows no way but over whole arrays on every device."""
-    config = encoder(num_layers=1, vocab_size=VOCABULARY, task=MaskedLanguageModel())
-    of_a_step(config, MeshConfig(data=2, fsdp=2, model=2).build())
+    config = encoder(num_layers=1, vocab_size=VOCABULARY, task=headjax.tasks.MaskedLanguageModel())
+    of_a_step(config, headjax.MeshConfig(data=2, fsdp=2, model=2).build())
     assert "full rematerialization" not in capfd.readouterr().err
 
 
 def test_splitting_heads_reduces_activations_where_sub_layers_end_and_begin():
     config = decoder(tied=False)
-    mesh = MeshConfig(data=4, model=2).build()
+    mesh = headjax.MeshConfig(data=4, model=2).build()
     places = flatten(shardings(config.tensors(), mesh))
     local = sum(
         4 * math.prod(places[name].shard_shape(tensor.shape)) for name, tensor in flatten(config.tensors()).items()

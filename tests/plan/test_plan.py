@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core.errors import ConfigError
+import headjax
 from headjax.core.tensors import count
 from headjax.plan.plan import _needed, check_plan, plan, plan_config
 from headjax.plan.tpu import GIB
@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_refused_before_anything_compiles(changes, field, e
     monkeypatch.setattr("headjax.plan.plan.Trainer", None)
     of_model = {name: value for name, value in changes.items() if name in (*MODEL, "attention_dropout")}
     rest = {name: value for name, value in changes.items() if name not in of_model}
-    with pytest.raises(ConfigError, match=f"^{field}"):
+    with pytest.raises(headjax.ConfigError, match=f"^{field}"):
         plan(plan_config(data(model=MODEL | of_model, **rest)), eight_devices)
 
 
@@ -54,7 +54,7 @@ def test_the_length_comes_from_the_data_the_model_or_the_caller():
     assert plan_config(data()).length == 16
     assert plan_config(data(data={"task": "anything"})).length == 16
     assert plan_config(data(), length=8).length == 8
-    with pytest.raises(ConfigError, match=r"^config\.optimizer: missing$"):
+    with pytest.raises(headjax.ConfigError, match=r"^config\.optimizer: missing$"):
         plan_config({name: entry for name, entry in data().items() if name != "optimizer"})
 
 
@@ -63,7 +63,7 @@ def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_d
     plain, _ = check_plan(plan_config(data(model=post_norm)), eight_devices)
     admin, _ = check_plan(plan_config(data(model=post_norm, initialization={"kind": "admin"})), eight_devices)
     assert count(admin.tensors()) == count(plain.tensors()) + 3 * 2 * 32  # a vector for every sub-layer
-    with pytest.raises(ConfigError, match=r"^residual: is pre_norm"):
+    with pytest.raises(headjax.ConfigError, match=r"^residual: is pre_norm"):
         check_plan(plan_config(data(initialization={"kind": "admin"})), eight_devices)
 
 
@@ -72,7 +72,7 @@ def test_the_compilers_complaint_says_how_much_is_wanted():
     assert _needed(f"RESOURCE_EXHAUSTED: Ran out of memory on HBM, the {temporaries}") == int(4.5 * 1024 * GIB)
     used = "Ran out of memory in memory space hbm. Used 19.22G of 15.75G hbm. Exceeded hbm capacity by 3.47G."
     assert _needed(used) == int(19.22 * GIB)
-    with pytest.raises(ConfigError, match="oops"):
+    with pytest.raises(headjax.ConfigError, match="oops"):
         _needed("INTERNAL:\n oops")
 
 

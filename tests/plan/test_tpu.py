@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from headjax.core.errors import ConfigError, HeadjaxError
+import headjax
 from headjax.plan.tpu import find_slice
 
 DOCUMENTED = """
@@ -25,7 +25,7 @@ UNKNOWN = ("", "v9-8", "v3", "v3_32", "tpu", "v5e-8x0", "v5e-8x", "v3-" + "9" * 
 
 @pytest.mark.parametrize("name", [*UNKNOWN, "v5e-2", "v5e-512", "v3-24", "v5p-4", "v5e-2x2", "v5e:2x2x1"])
 def test_a_slice_that_does_not_exist_is_refused_with_those_that_do(name):
-    with pytest.raises(ConfigError, match=r"^topology: ") as caught:
+    with pytest.raises(headjax.ConfigError, match=r"^topology: ") as caught:
         find_slice(name)
     if ":" not in name:
         assert "known: v2-8 to v2-512, v3-8" in str(caught.value) or f"{name.split('-')[0]}-8" in str(caught.value)
@@ -33,5 +33,5 @@ def test_a_slice_that_does_not_exist_is_refused_with_those_that_do(name):
 
 def test_without_the_compiler_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(HeadjaxError, match="libtpu"):
+    with pytest.raises(headjax.HeadjaxError, match="libtpu"):
         find_slice("v5e-8").devices()

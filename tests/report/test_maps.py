@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
+import headjax
 from headjax.report.maps import attention_patterns, head_map
 
 
@@ -92,6 +92,6 @@ def test_names_of_tokens_do_not_overlap(tokens):
     ],
 )
 def test_what_cannot_be_drawn_is_refused_by_its_field(plot, field):
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(headjax.DataError) as caught:
         plot()
     assert str(caught.value).startswith(f"{field}: ")

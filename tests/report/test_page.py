@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import headjax
 from headjax.core import numbers
-from headjax.core.errors import HeadjaxError
 from headjax.report.maps import head_map
 from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table
@@ -142,7 +142,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
     first = path.read_text(encoding="utf-8")
     assert "broken \\udcff bytes" in first
     assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
-    with pytest.raises(HeadjaxError, match=r"page\.html: "):
+    with pytest.raises(headjax.HeadjaxError, match=r"page\.html: "):
         write_page(path / "page.html", first)
 
 

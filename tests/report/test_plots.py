@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
+import headjax
 from headjax.report.curves import line_plot, pruning_curves
 
 
@@ -75,7 +75,7 @@ def test_a_logarithmic_axis_has_plain_numbers_however_narrow(high):
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_about_its_series(plot, field):
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(headjax.DataError) as caught:
         plot()
     assert str(caught.value).startswith(f"{field}: ")
     assert "\n" not in str(caught.value)

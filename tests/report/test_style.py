@@ -8,8 +8,8 @@ import pytest
 from matplotlib import _pylab_helpers
 from rich.console import Console
 
+import headjax
 from headjax.core import numbers
-from headjax.core.errors import DataError
 from headjax.report.tables import Column, Table, print_table
 from tests.report.test_plots import losses
 
@@ -72,7 +72,7 @@ def test_cells_are_formatted_and_the_best_is_marked():
     speed = (Column("Speed", numbers.count, "higher"),)
     assert [row[0].best for row in Table(speed, [(1,), (3,), (2,)]).cells()] == [False, True, False]
     assert not Table(speed, [(1,), (1,)]).cells()[0][0].best, "a single value is not the best"
-    with pytest.raises(DataError, match=r"^rows\[1\]: "):
+    with pytest.raises(headjax.DataError, match=r"^rows\[1\]: "):
         Table(COLUMNS, [("a", 1, 2.0), ("b", 1)])
 
 

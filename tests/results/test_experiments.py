@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.pruning import prune
+import headjax
 from headjax.shrinking.choice import QUANTITIES, Option, Prices
 from results.experiments import design, shrink
 from results.experiments.ground_truth import SETTINGS, auroc, induction_model, repetitions
@@ -32,16 +31,16 @@ def test_the_two_heads_and_no_others_are_needed(name):
         predicted = np.asarray(one(batch).logits)[:, :-1].argmax(axis=-1)
         return float((predicted == wanted)[wanted >= 0].mean())
 
-    others = [head for head in all_heads(model.config) if head not in needed]
-    assert right(model) == right(prune(model, others)) == 1.0
+    others = [head for head in headjax.all_heads(model.config) if head not in needed]
+    assert right(model) == right(headjax.prune(model, others)) == 1.0
     for head in needed:
-        assert right(prune(model, [head])) < 0.5
+        assert right(headjax.prune(model, [head])) < 0.5
 
 
 def test_the_oracle_ranks_them_first_and_a_reversed_order_last():
     (row,) = measure_orders(["ablation"], ["quiet"], seeds=1)
     assert row.value == 1.0
-    heads = [HeadId("decoder", 0, head) for head in range(4)]
+    heads = [headjax.HeadId("decoder", 0, head) for head in range(4)]
     assert auroc(heads, frozenset(heads[:1])) == 0.0
     assert auroc(heads, frozenset(heads[1:2])) == pytest.approx(1 / 3)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headjax.core.errors import CheckpointError
+import headjax
 from results import conversions, grid, removals
 from results.collect import rows_of
 from results.grid import Cell, cells, summaries
@@ -53,7 +53,7 @@ def test_runs_are_trained_once_and_another_config_is_refused(folder, tmp_path):
     assert all(row.value > 0 for row in rows_of(first, ""))
     grid.main(words)
     assert json.loads((tmp_path / "grid.json").read_text()) == first
-    with pytest.raises(CheckpointError, match=r"config\.batch_size"):
+    with pytest.raises(headjax.CheckpointError, match=r"config\.batch_size"):
         grid.main([*words, "--config.batch_size=16"])
 
 

@@ -8,7 +8,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import Budget, HeadjaxError
 from headjax.heads.site import without
 from tests import tiny
 from tests.closeness import assert_close
@@ -29,7 +28,7 @@ def attention_parameters(model):
 def test_the_choice_is_the_best_of_all_within_the_budget(name):
     model = HOUSES[name]()
     before = snapshot(model)
-    found = headjax.shrink(model, BATCHES, Budget(parameters=0.7), loss=mean_loss)
+    found = headjax.shrink(model, BATCHES, headjax.Budget(parameters=0.7), loss=mean_loss)
     assert snapshot(model)[0] == before[0]
     assert all((before[1][path] == array).all() for path, array in snapshot(model)[1].items())
     whole = attention_parameters(model)
@@ -43,7 +42,7 @@ def test_the_choice_is_the_best_of_all_within_the_budget(name):
 
 def test_damages_are_rises_of_the_loss_with_the_least_important_heads_gone():
     model = HOUSES["flax"]()
-    found = headjax.shrink(model, BATCHES, Budget(parameters=0.9), loss=mean_loss)
+    found = headjax.shrink(model, BATCHES, headjax.Budget(parameters=0.9), loss=mean_loss)
     importance = headjax.score_heads(model, BATCHES, loss=mean_loss).score("importance")
     sites = headjax.attention_sites(model)
     heads = sorted(sites[1].head_ids(), key=importance.__getitem__)
@@ -61,25 +60,25 @@ def test_layers_that_are_not_recognised_count_and_stay_as_they_are():
     model.layers[1].attn = Raw(nnx.Rngs(1))
     whole = attention_parameters(model)
     with pytest.warns(UserWarning, match=r"layers\.1\.attn") as caught:
-        found = headjax.shrink(model, BATCHES, Budget(parameters=0.8), loss=mean_loss)
+        found = headjax.shrink(model, BATCHES, headjax.Budget(parameters=0.8), loss=mean_loss)
     assert len(caught) == 1
     assert found.prices.whole("parameters") == whole
     assert attention_parameters(found.model) == found.choice.costs["parameters"] <= 0.8 * whole
-    with pytest.raises(HeadjaxError, match=r"layers\.1\.attn"):
-        headjax.shrink(model, BATCHES, Budget(parameters=0.8), loss=mean_loss, strict=True)
-    with pytest.warns(UserWarning, match="attn"), pytest.raises(HeadjaxError, match="parameters"):
-        headjax.shrink(model, BATCHES, Budget(parameters=0.3), loss=mean_loss)
+    with pytest.raises(headjax.HeadjaxError, match=r"layers\.1\.attn"):
+        headjax.shrink(model, BATCHES, headjax.Budget(parameters=0.8), loss=mean_loss, strict=True)
+    with pytest.warns(UserWarning, match="attn"), pytest.raises(headjax.HeadjaxError, match="parameters"):
+        headjax.shrink(model, BATCHES, headjax.Budget(parameters=0.3), loss=mean_loss)
 
 
 def test_uniform_layers_keep_equal_numbers():
-    found = headjax.shrink(HOUSES["flax"](), BATCHES, Budget(parameters=0.6), loss=mean_loss, uniform=True)
+    found = headjax.shrink(HOUSES["flax"](), BATCHES, headjax.Budget(parameters=0.6), loss=mean_loss, uniform=True)
     assert len({site.heads for site in headjax.attention_sites(found.model)}) == 1
 
 
 @pytest.mark.parametrize("name, budget, message", [("flax", 0.01, "parameters"), ("flax", 0.0, "parameters")])
 def test_what_cannot_shrink_is_one_line(name, budget, message):
-    with pytest.raises(HeadjaxError, match=message):
-        headjax.shrink(HOUSES[name](), BATCHES, Budget(parameters=budget), loss=mean_loss)
+    with pytest.raises(headjax.HeadjaxError, match=message):
+        headjax.shrink(HOUSES[name](), BATCHES, headjax.Budget(parameters=budget), loss=mean_loss)
 
 
 def test_a_model_of_headjax_shrinks_for_a_loss_of_ones_own():
@@ -90,11 +89,11 @@ def test_a_model_of_headjax_shrinks_for_a_loss_of_ones_own():
     def own(model, batch):
         return (model(batch).hidden ** 2).sum(axis=(1, 2))
 
-    found = headjax.shrink(model, batches, Budget(parameters=0.6), loss=own)
+    found = headjax.shrink(model, batches, headjax.Budget(parameters=0.6), loss=own)
     assert {len(own.ids) for own in found.model.config.attentions()["decoder"]} == {2}
     assert len(found.removed) == 4
-    with pytest.raises(HeadjaxError, match=r"^flops: needs a model that offers the walk"):
-        headjax.shrink(model, batches, Budget(flops=0.6), loss=own)
+    with pytest.raises(headjax.HeadjaxError, match=r"^flops: needs a model that offers the walk"):
+        headjax.shrink(model, batches, headjax.Budget(flops=0.6), loss=own)
     shared = tiny.model(albert("albert", num_layers=2))
-    with pytest.raises(HeadjaxError, match="its layers share their parameters"):
-        headjax.shrink(shared, batches, Budget(parameters=0.6), loss=own)
+    with pytest.raises(headjax.HeadjaxError, match="its layers share their parameters"):
+        headjax.shrink(shared, batches, headjax.Budget(parameters=0.6), loss=own)

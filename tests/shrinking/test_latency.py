@@ -3,15 +3,18 @@
 import numpy as np
 import pytest
 
+import headjax
 from headjax.shrinking.choice import NO_LAYER, choose, least_cost
-from headjax.shrinking.measure import MeasureConfig, measure
+from headjax.shrinking.measure import measure
 from headjax.shrinking.prices import Part, Stopwatch, _computed, alone, prices_of
-from headjax.shrinking.search_space import SearchSpace, SubLayerSize, sub_layers_of
+from headjax.shrinking.search_space import sub_layers_of
 from headjax.storage.files import Kept
 from tests import tiny
 
 BATCH = tiny.tokens(16, 12, 0)
-GRID = SearchSpace(heads=(0.5, 0.0), units=(0.5, 0.05), cached=(SubLayerSize(1.0, "grouped", 0.5),), others=())
+GRID = headjax.SearchSpace(
+    heads=(0.5, 0.0), units=(0.5, 0.05), cached=(headjax.SubLayerSize(1.0, "grouped", 0.5),), others=()
+)
 REST = 0.5
 
 
@@ -22,7 +25,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def measured(model):
-    return measure(model, [BATCH], MeasureConfig(space=GRID, examples=16))
+    return measure(model, [BATCH], headjax.MeasureConfig(space=GRID, examples=16))
 
 
 def true_seconds(part: Part) -> float:

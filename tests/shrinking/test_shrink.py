@@ -12,17 +12,15 @@ import pytest
 from scipy.stats import spearmanr
 
 import headjax
-from headjax import Budget, HeadId, HeadjaxError
 from headjax.core.progress import silent
 from headjax.heads.agreement import agreement
 from headjax.heads.sensitivity import Sensitivity
 from headjax.heads.sums import held_back
-from headjax.heads.surgery import count_units, map_attention, map_feed_forward, remove_layers
-from headjax.hub.exporting import layout_of_export, to_huggingface
+from headjax.heads.surgery import count_units, map_feed_forward, remove_layers
+from headjax.hub.exporting import layout_of_export
 from headjax.models import walk
 from headjax.shrinking.choice import NO_LAYER, Choice, Option, Prices, choose, choose_if_any
-from headjax.shrinking.measure import MeasureConfig, measure
-from headjax.shrinking.search_space import SearchSpace, SubLayerSize
+from headjax.shrinking.measure import measure
 from headjax.shrinking.shrink import build, measured_prices
 from headjax.shrinking.summary import ChoiceSummary
 from tests import tiny
@@ -33,13 +31,13 @@ from tests.models.test_encoder_decoder import t5
 from tests.selected import first
 
 BATCHES = [tiny.tokens(16, 12, seed) for seed in range(4)]
-GRID = SearchSpace(
+GRID = headjax.SearchSpace(
     heads=(0.5, 0.0),
     units=(0.5, 0.25),
-    cached=(SubLayerSize(1.0, "grouped", 0.5), SubLayerSize(0.5, "latent", 0.5)),
+    cached=(headjax.SubLayerSize(1.0, "grouped", 0.5), headjax.SubLayerSize(0.5, "latent", 0.5)),
     others=(),
 )
-LAYERS = SearchSpace(heads=(), units=(), cached=(), others=())
+LAYERS = headjax.SearchSpace(heads=(), units=(), cached=(), others=())
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +47,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def table(model):
-    return measured_prices(model, BATCHES, MeasureConfig(space=GRID, examples=32))
+    return measured_prices(model, BATCHES, headjax.MeasureConfig(space=GRID, examples=32))
 
 
 def summed(model):
@@ -61,10 +59,11 @@ def summed(model):
 
 
 @pytest.mark.parametrize(
-    "budget", first(1, [Budget(parameters=0.5), Budget(cache=0.25, parameters=0.8), Budget(flops=0.7)])
+    "budget",
+    first(1, [headjax.Budget(parameters=0.5), headjax.Budget(cache=0.25, parameters=0.8), headjax.Budget(flops=0.7)]),
 )
 def test_the_built_model_has_the_form_and_the_costs_that_were_chosen(model, budget):
-    found = headjax.shrink(model, BATCHES, budget, measuring=MeasureConfig(space=GRID, examples=16, length=12))
+    found = headjax.shrink(model, BATCHES, budget, measuring=headjax.MeasureConfig(space=GRID, examples=16, length=12))
     costs, options = found.choice.costs, found.choice.options
     attention, units, flops, cache = summed(found.model)
     assert units == sum(option.units for option in options.values() if option.units)
@@ -91,7 +90,7 @@ def test_damages_are_measured_on_examples_that_repaired_nothing(model):
     assert all(one is not other for one in judged for other in solved)
     assert held_back(few[:1], 1) == (few[:1], few[:1])
     place = "decoder/1/feed_forward"
-    options = measured_prices(model, few, MeasureConfig(space=GRID, examples=4)).options
+    options = measured_prices(model, few, headjax.MeasureConfig(space=GRID, examples=4)).options
     chosen = {name: own[0] for name, own in options.items()} | {place: options[place][1]}
     built = build(model, solved, Choice(chosen, 0.0, 0.0, 0.0, {}))
     assert options[place][1].damage > 1.5 * agreement(model, built, solved).distance
@@ -117,7 +116,9 @@ def test_programs_do_not_grow_with_depth():
     space, counts = dataclasses.replace(GRID, heads=(0.5,), cached=()), []
     for depth in (2, 3, 6):
         whole = tiny.model(tiny.decoder_config(*(tiny.layer(tiny.multi_head(head_dim=5)),) * depth))
-        counts.append(programs(lambda whole=whole: measure(whole, BATCHES, MeasureConfig(space=space, examples=32))))
+        counts.append(
+            programs(lambda whole=whole: measure(whole, BATCHES, headjax.MeasureConfig(space=space, examples=32)))
+        )
     assert 0 < counts[2] <= counts[1] + 2
 
 
@@ -132,8 +133,8 @@ def test_what_others_can_stand_in_for_costs_nothing(model):
         return found.holding(half)
 
     doubled = map_feed_forward(model, twice)
-    space = SearchSpace(heads=(), units=(0.5, 0.25), cached=(), others=())
-    table = measured_prices(doubled, BATCHES, MeasureConfig(space=space, examples=64))
+    space = headjax.SearchSpace(heads=(), units=(0.5, 0.25), cached=(), others=())
+    table = measured_prices(doubled, BATCHES, headjax.MeasureConfig(space=space, examples=64))
     for place in ("decoder/0/feed_forward", "decoder/1/feed_forward", "decoder/2/feed_forward"):
         _, half, quarter, _ = table.options[place]
         assert half.damage < 1e-4 < quarter.damage
@@ -146,10 +147,10 @@ def test_heads_need_no_more_dimensions_than_their_queries_have():
     def halved(found):
         return found.holding({name: found.params[name].at[..., 4:].set(0.0) for name in ("query", "query_bias")})
 
-    flat = map_attention(whole, halved)
-    levels = SubLayerSize(1.0, "fixed", 0.5), SubLayerSize(1.0, "fixed", 0.25)
-    space = SearchSpace(heads=(), units=(), cached=levels, others=())
-    table = measured_prices(flat, BATCHES, MeasureConfig(space=space, examples=32, length=12))
+    flat = headjax.map_attention(whole, halved)
+    levels = headjax.SubLayerSize(1.0, "fixed", 0.5), headjax.SubLayerSize(1.0, "fixed", 0.25)
+    space = headjax.SearchSpace(heads=(), units=(), cached=levels, others=())
+    table = measured_prices(flat, BATCHES, headjax.MeasureConfig(space=space, examples=32, length=12))
     for number in range(2):
         _, half, quarter, _ = table.options[f"decoder/{number}"]
         assert half.damage < 1e-6 < 1e-4 < quarter.damage
@@ -201,13 +202,13 @@ def test_choices_are_the_best_of_all(seed, uniform):
 
 
 def test_a_budget_that_nothing_keeps_names_it(table):
-    with pytest.raises(HeadjaxError, match="cache"):
+    with pytest.raises(headjax.HeadjaxError, match="cache"):
         choose(
             random_table(0)._replace(rest={"parameters": 0.0, "flops": 0.0, "cache": 9.0, "latency": 0.0}), {"cache": 8}
         )
     for wrong in ({"parameters": 0.0}, {"flops": -1.0}):
-        with pytest.raises(HeadjaxError, match=next(iter(wrong))):
-            Budget(**wrong)
+        with pytest.raises(headjax.HeadjaxError, match=next(iter(wrong))):
+            headjax.Budget(**wrong)
 
 
 def test_measurements_are_kept_and_found_again(model, tmp_path, monkeypatch):
@@ -217,7 +218,7 @@ def test_measurements_are_kept_and_found_again(model, tmp_path, monkeypatch):
         titles.append((title, total, unit))
         return silent(title, total, unit)
 
-    config = MeasureConfig(space=GRID, examples=16, work=work)
+    config = headjax.MeasureConfig(space=GRID, examples=16, work=work)
     first = measured_prices(model, BATCHES, config, begin=measured.append, progress=told)
     assert titles[0] == ("measuring forms", sum(len(own) - 1 for own in first.options.values()), "form")
     file = tmp_path / "work" / "measurements.json"
@@ -232,19 +233,19 @@ def test_measurements_are_kept_and_found_again(model, tmp_path, monkeypatch):
 
 def test_layers_that_share_their_parameters_are_refused():
     config = encoder("albert", num_layers=2)
-    with pytest.raises(HeadjaxError, match="encoder/0"):
-        headjax.shrink(tiny.model(config), BATCHES, Budget(parameters=0.5))
+    with pytest.raises(headjax.HeadjaxError, match="encoder/0"):
+        headjax.shrink(tiny.model(config), BATCHES, headjax.Budget(parameters=0.5))
 
 
 def test_heads_go_in_whole_groups_and_keep_their_numbers(model):
     grouped = headjax.convert(model, "grouped:kv_heads=2,grouping=consecutive").model
-    found = measure(grouped, BATCHES, MeasureConfig(space=GRID, examples=16))
+    found = measure(grouped, BATCHES, headjax.MeasureConfig(space=GRID, examples=16))
     for number, attention in enumerate(grouped.config.attentions()["decoder"]):
-        half = next(each.attention for each in found[f"decoder/{number}"] if each.size == SubLayerSize(0.5))
+        half = next(each.attention for each in found[f"decoder/{number}"] if each.size == headjax.SubLayerSize(0.5))
         groups = dict(zip(attention.ids, attention.groups, strict=True))
         first, second = half.ids
         assert groups[first] == groups[second]
-    assert headjax.all_heads(grouped.config)[0] == HeadId("decoder", 0, 0)
+    assert headjax.all_heads(grouped.config)[0] == headjax.HeadId("decoder", 0, 0)
 
 
 @pytest.mark.whole
@@ -252,9 +253,11 @@ def test_encoders_decoders_and_their_cross_attention_shrink_together_by_their_la
     whole = tiny.model(t5(attention=tiny.multi_head(), gated=False, activation="relu", num_layers=1))
     targets = [tiny.tokens(16, 10, seed + 9)["input_ids"] for seed in range(2)]
     batches = [batch | {"labels": labels} for batch, labels in zip(BATCHES, targets, strict=False)]
-    grid = dataclasses.replace(GRID, heads=(0.5,), units=(0.5,), others=(SubLayerSize(1.0, "collaborative", 0.5),))
-    config = MeasureConfig(space=grid, labels=True, length=12)
-    found = headjax.shrink(whole, batches, Budget(parameters=0.6), measuring=config)
+    grid = dataclasses.replace(
+        GRID, heads=(0.5,), units=(0.5,), others=(headjax.SubLayerSize(1.0, "collaborative", 0.5),)
+    )
+    config = headjax.MeasureConfig(space=grid, labels=True, length=12)
+    found = headjax.shrink(whole, batches, headjax.Budget(parameters=0.6), measuring=config)
     assert found.prices.damage == "loss"
     assert set(found.choice.options) == {
         "encoder/0", "encoder/0/feed_forward", "decoder/0", "cross/0", "decoder/0/feed_forward"
@@ -266,7 +269,9 @@ def test_encoders_decoders_and_their_cross_attention_shrink_together_by_their_la
 def test_native_choices_are_those_that_the_family_has():
     """BERT's head size is width / heads, so that heads cannot go; units can, as many of every layer."""
     whole = tiny.model(encoder(num_layers=2))
-    found = headjax.shrink(whole, BATCHES, Budget(parameters=0.8), native=True, measuring=MeasureConfig(space=GRID))
+    found = headjax.shrink(
+        whole, BATCHES, headjax.Budget(parameters=0.8), native=True, measuring=headjax.MeasureConfig(space=GRID)
+    )
     assert {option.kind for option in found.choice.options.values()} == {"whole", "units"}
     assert len(set(count_units(found.model).values())) == 1
     assert layout_of_export(found.model) == ("bert", "native")
@@ -281,7 +286,7 @@ def test_no_layer_costs_what_the_model_without_it_says_and_less_with_the_next_on
     if name == "t5":
         batches = [batch | {"labels": tiny.tokens(16, 10, 9 + n)["input_ids"]} for n, batch in enumerate(batches)]
     judged, _ = held_back(batches, 16)
-    table = measured_prices(whole, batches, MeasureConfig(space=LAYERS, examples=16, labels=name == "t5"))
+    table = measured_prices(whole, batches, headjax.MeasureConfig(space=LAYERS, examples=16, labels=name == "t5"))
     for stack, own in whole.config.stacks().items():
         for layer in range(len(own.layers)):
             without = remove_layers(whole, {(stack, layer)})
@@ -308,11 +313,13 @@ def test_a_layer_that_does_almost_nothing_goes_alone(model, tmp_path):
         scaled = {name: jax.tree.map(lambda array: factor * array, found.params[name]) for name in names}
         return found.holding(found.params | scaled)
 
-    whole = map_feed_forward(map_attention(model, quiet), quiet)
-    found = headjax.shrink(whole, BATCHES, Budget(parameters=0.67), measuring=MeasureConfig(space=GRID, examples=32))
+    whole = map_feed_forward(headjax.map_attention(model, quiet), quiet)
+    found = headjax.shrink(
+        whole, BATCHES, headjax.Budget(parameters=0.67), measuring=headjax.MeasureConfig(space=GRID, examples=32)
+    )
     told = {name: option.description for name, option in found.choice.options.items() if option.kind != "whole"}
     assert told == {"decoder/1": "no layer", "decoder/1/feed_forward": "no layer"}
-    assert found.removed == tuple(HeadId("decoder", 1, head) for head in range(4))
+    assert found.removed == tuple(headjax.HeadId("decoder", 1, head) for head in range(4))
     assert [entry["action"] for entry in found.model.history] == ["reconstruct", "remove_layers", "shrink"]
     assert found.choice.costs["parameters"] == found.prices.whole("parameters") * 2 / 3
     assert (found.frontier[0].removed_layers, found.frontier[-1].removed_layers) == (0, 1)
@@ -340,9 +347,9 @@ def test_a_model_of_fewer_layers_is_an_ordinary_one_in_transformers(tmp_path):
     import transformers
 
     whole = tiny.model(encoder(num_layers=3))
-    config = MeasureConfig(space=LAYERS, examples=32)
-    found = headjax.shrink(whole, BATCHES, Budget(parameters=0.67), native=True, measuring=config)
-    assert to_huggingface(found.model, tmp_path / "small").layout == "native"
+    config = headjax.MeasureConfig(space=LAYERS, examples=32)
+    found = headjax.shrink(whole, BATCHES, headjax.Budget(parameters=0.67), native=True, measuring=config)
+    assert headjax.to_huggingface(found.model, tmp_path / "small").layout == "native"
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "small").eval()
     assert (type(theirs).__name__, theirs.config.num_hidden_layers) == ("BertModel", 2)
     hidden = theirs(torch.from_numpy(BATCHES[0]["input_ids"].astype(np.int64))).last_hidden_state

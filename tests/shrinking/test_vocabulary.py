@@ -5,11 +5,10 @@ import json
 import numpy as np
 
 import headjax
-from headjax.cli import main
-from headjax.hub import from_huggingface, to_huggingface
 from headjax.shrinking.vocabulary import trim_vocabulary
 from headjax.tokenizers.vocabularies import wordpiece_of
 from tests.closeness import assert_close
+from tests.command_line import main
 from tests.hub.directories import BERT, CONFIGS, model_of
 
 PIECES = [
@@ -72,14 +71,14 @@ def test_merges_of_kept_tokens_stay():
 
 def test_the_command_trims_and_writes_what_reads_alike(tmp_path, capsys):
     model = model_of(BERT).replace(tokenizer=bert().tokenizer)
-    to_huggingface(model, tmp_path / "hf")
+    headjax.to_huggingface(model, tmp_path / "hf")
     (tmp_path / "corpus.txt").write_text("a good film\nany\n")
     rows = (f"a good film {text}\t{label}\n" for text in ("any", "x", "good") for label in range(3))
     (tmp_path / "films.tsv").write_text("sentence\tlabel\n" + "".join(rows) * 2)
     words = ["shrink", tmp_path / "hf", tmp_path / "out", "--vocabulary", tmp_path / "corpus.txt", "--json", "-"]
     assert main([*map(str, words), "--task", str(tmp_path / "films.tsv"), "--length", "8"]) == 0
     found = json.loads(capsys.readouterr().out)
-    again = from_huggingface(tmp_path / "out")
+    again = headjax.from_huggingface(tmp_path / "out")
     assert found["parameters"] == again.num_parameters < found["parameters_before"]
     assert again.tokenizer.vocab_size == 12
     assert set(found["metrics"]) >= {"accuracy", "loss"}

@@ -6,7 +6,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import HeadjaxError
 from tests.closeness import assert_close
 
 WIDTH, HEADS, SIZE, LENGTH = 32, 4, 8, 400
@@ -88,7 +87,7 @@ def mixed(layer, logits, distance):
 def test_a_layer_equals_the_gated_one_or_is_refused(change, gone, reason):
     layer, heads = Attention(change), [f"./{head}" for head in gone]
     if reason is not None:
-        with pytest.raises(HeadjaxError, match=rf"^\.: .*{reason}"):
+        with pytest.raises(headjax.HeadjaxError, match=rf"^\.: .*{reason}"):
             headjax.prune(layer, heads)
         return
     x = jax.random.normal(jax.random.key(1), (1, LENGTH, WIDTH))
@@ -102,7 +101,7 @@ def test_a_layer_equals_the_gated_one_or_is_refused(change, gone, reason):
     ids=["small weights", "an output of 0", "bfloat16", "groups"],
 )
 def test_it_shows_whatever_the_weights_are(options):
-    with pytest.raises(HeadjaxError, match="ALiBi"):
+    with pytest.raises(headjax.HeadjaxError, match="ALiBi"):
         headjax.prune(Attention(slopes, **options), ["./0", "./1"])
 
 
@@ -118,7 +117,7 @@ def test_it_shows_whatever_the_weights_are(options):
 def test_an_array_by_head_is_named(name, held):
     layer = Attention()
     setattr(layer, name, nnx.data(held))
-    with pytest.raises(HeadjaxError, match=rf"^\.: {name} has shape .*4 heads; .*register_attention"):
+    with pytest.raises(headjax.HeadjaxError, match=rf"^\.: {name} has shape .*4 heads; .*register_attention"):
         headjax.prune(layer, ["./0"])
 
 
@@ -141,9 +140,9 @@ class Tied(nnx.Module):
 @pytest.mark.parametrize("name, whole", [("query", False), ("query", True), ("out", False), ("value", False)])
 def test_tied_layers_lose_the_same_heads_or_are_refused(name, whole):
     net, x = Tied(name, whole), jax.random.normal(jax.random.key(0), (2, 6, WIDTH))
-    with pytest.raises(HeadjaxError, match=rf"^b: shares its {name}\.\w+ with a .*same heads of both"):
+    with pytest.raises(headjax.HeadjaxError, match=rf"^b: shares its {name}\.\w+ with a .*same heads of both"):
         headjax.prune(net, ["a/1"])
-    with pytest.raises(HeadjaxError, match="same heads of both"):
+    with pytest.raises(headjax.HeadjaxError, match="same heads of both"):
         headjax.prune(net, ["a/1", "b/2"])
     expected = headjax.gated(net, {"a/1": 0.0, "b/1": 0.0})(x)
     pruned = headjax.prune(net, ["a/1", "b/1"])
@@ -157,11 +156,11 @@ def test_a_kernel_that_is_no_attention_layers_alone_is_refused():
     net = Tied("query", whole=False)
     net.elsewhere = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
     net.elsewhere.kernel = net.a.out.kernel
-    with pytest.raises(HeadjaxError, match=r"^a: shares its out\.kernel with elsewhere\.kernel"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^a: shares its out\.kernel with elsewhere\.kernel"):
         headjax.prune(net, ["a/1", "b/1"])
 
 
 def test_one_output_module_of_two_layers_cannot_hold_the_gates_of_both():
     net = Tied("out", whole=True)
-    with pytest.raises(HeadjaxError, match=r"^b: shares its out with a"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^b: shares its out with a"):
         headjax.gated(net, {"a/1": 0.0})

@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import HeadjaxError
 from headjax.heads import discovery
 from headjax.heads.site import without
 from tests.closeness import assert_close
@@ -186,7 +185,7 @@ def placed(cls: type) -> type:
 @pytest.mark.parametrize("wrap", [lambda cls: cls, placed], ids=["inputs", "positions"])
 @pytest.mark.parametrize("cls, kv", [(Interleaved, {}), (Turned, {"kv": HEADS}), (Tiled, {})])
 def test_flat_kernels_in_another_order_are_refused(cls, kv, wrap):
-    with pytest.raises(HeadjaxError, match=r"layers\.0\.attn: .*one after another.*register_attention"):
+    with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: .*one after another.*register_attention"):
         headjax.attention_sites(houses.Classifier(lambda rngs: wrap(cls)(rngs, **kv)))
 
 
@@ -200,7 +199,7 @@ def test_one_map_of_a_layer_that_cannot_be_called_alone_is_refused():
         def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
             return super().__call__(x * mask[..., None])
 
-    with pytest.raises(HeadjaxError, match=r"layers\.0\.attn: c_attn\.kernel.*register_attention\(.*Masked"):
+    with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: c_attn\.kernel.*register_attention\(.*Masked"):
         headjax.attention_sites(houses.Classifier(Masked))
 
 
@@ -227,7 +226,7 @@ def fused_view(layer: Any, fused: Any) -> headjax.AttentionSite:
 )
 def test_a_wrong_order_of_a_registered_map_is_refused(registry, fused, message):
     headjax.register_attention(Flat, lambda layer: fused_view(layer, fused))
-    with pytest.raises(HeadjaxError, match=message):
+    with pytest.raises(headjax.HeadjaxError, match=message):
         headjax.prune(houses.Classifier(Flat), ["layers.0.attn/0", "layers.0.attn/1"])
 
 
@@ -246,6 +245,6 @@ def test_code_that_takes_the_size_of_a_head_from_the_width_is_scored_and_not_pru
     model = houses.Classifier(NanoGpt)
     assert len(headjax.score_heads(model, [BATCH], loss=loss).score("importance")) == 2 * HEADS
     with pytest.raises(
-        HeadjaxError, match=r"layers\.1\.attn: the code of .*NanoGpt does not run with 3 of its 4 heads"
+        headjax.HeadjaxError, match=r"layers\.1\.attn: the code of .*NanoGpt does not run with 3 of its 4 heads"
     ):
         headjax.prune(model, ["layers.1.attn/0"])

@@ -12,7 +12,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import HeadId, HeadjaxError
 from headjax.heads.site import without
 from tests.closeness import assert_close
 from tests.selected import first
@@ -48,7 +47,7 @@ def test_a_pruned_model_equals_the_gated_one(name):
     model = HOUSES[name]()
     before = snapshot(model)
     sites = headjax.attention_sites(model)
-    gates = without(sites, map(HeadId.parse, REMOVED[name]))
+    gates = without(sites, map(headjax.HeadId.parse, REMOVED[name]))
     pruned = headjax.prune(model, REMOVED[name])
     assert type(pruned) is type(model)
     assert parameters_of(pruned) < parameters_of(model)
@@ -83,7 +82,7 @@ def test_any_even_removal_of_any_shape(data, kv, group, size):
     removed = [f"./{head}" for head in range(heads) if head not in kept]
     x = jax.random.normal(jax.random.key(1), (2, 3, width))
     pruned = headjax.prune(model, removed)
-    gates = without(headjax.attention_sites(model), map(HeadId.parse, removed))
+    gates = without(headjax.attention_sites(model), map(headjax.HeadId.parse, removed))
     assert_close(
         pruned(x),
         scaled(model, gates)(x),
@@ -115,7 +114,7 @@ def test_decoding_with_the_cache_of_the_class():
     x = jax.random.normal(jax.random.key(0), (2, 4, WIDTH))
     pruned = headjax.prune(attention, ["./0", "./1"])
     assert pruned.cached_key.shape == (2, 4, 1, 3)
-    gated = scaled(attention, without(headjax.attention_sites(attention), map(HeadId.parse, ["./0", "./1"])))
+    gated = scaled(attention, without(headjax.attention_sites(attention), map(headjax.HeadId.parse, ["./0", "./1"])))
     for position in range(4):
         one = x[:, position : position + 1]
         assert_close(pruned(one), gated(one), sums=SUMS)
@@ -136,7 +135,7 @@ def test_decoding_with_the_cache_of_the_class():
 def test_what_the_code_cannot_hold_is_refused(name, heads, message):
     model = HOUSES[name]()
     before = snapshot(model)
-    with pytest.raises(HeadjaxError, match=message):
+    with pytest.raises(headjax.HeadjaxError, match=message):
         headjax.prune(model, heads)
     assert snapshot(model)[0] == before[0]
 
@@ -154,7 +153,7 @@ def test_a_share_is_taken_in_numbers_that_the_code_holds(name):
         gone = [head for head in heads if head not in heads_of(pruned)]
         assert len(gone) <= share * len(heads)
         assert [str(one.message).partition(":")[0] for one in caught] == ["share"] * (len(gone) < share * len(heads))
-        gates = without(headjax.attention_sites(model), map(HeadId.parse, gone))
+        gates = without(headjax.attention_sites(model), map(headjax.HeadId.parse, gone))
         assert_close(evaluated(pruned, BATCH), scaled(model, gates)(BATCH["x"]), sums=SUMS)
         went.append(len(gone))
         sizes.append(parameters_of(pruned))
@@ -189,7 +188,7 @@ def test_names_survive(name):
     gone = list({head.rpartition("/")[0]: head for head in left}.values())  # the last one of every layer
     again = headjax.prune(once, gone)
     assert heads_of(again) == [head for head in left if head not in gone]
-    with pytest.raises(HeadjaxError, match=f"head {gone[0]}: the model has no such head"):
+    with pytest.raises(headjax.HeadjaxError, match=f"head {gone[0]}: the model has no such head"):
         headjax.prune(again, gone)
 
 
@@ -205,7 +204,7 @@ def test_what_depends_on_the_number_of_heads_is_refused():
             self.sinks = nnx.Param(jnp.zeros(HEADS))
 
     for attention, word in ((Scaled, "scale"), (Sinks, "sinks")):
-        with pytest.raises(HeadjaxError, match=rf"layers\.0\.attn: .*{word}"):
+        with pytest.raises(headjax.HeadjaxError, match=rf"layers\.0\.attn: .*{word}"):
             headjax.prune(houses.Classifier(attention), ["layers.0.attn/0", "layers.0.attn/1"])
 
 

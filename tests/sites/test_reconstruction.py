@@ -6,9 +6,7 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import HeadjaxError
 from headjax.heads.ordering import key_value_groups
-from headjax.heads.orders import OrderConfig
 from headjax.heads.site import at_path
 from tests import tiny
 from tests.models.test_encoder import config as albert
@@ -100,7 +98,7 @@ def test_what_the_code_cannot_hold_is_known_before_anything_is_computed():
         raise AssertionError("computed")
 
     model, order = HOUSES["flat_remat"](), [f"layers.{layer}.attn/{head}" for layer in (0, 1) for head in range(4)]
-    with pytest.raises(HeadjaxError, match=r"layers\.0\.attn: .*share="):
+    with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: .*share="):
         headjax.reconstruct(model, CALIBRATION, order[:1], loss=never)
     found = headjax.reconstruct(model, CALIBRATION, order[1:] + order[:1], share=0.5, loss=loss)
     assert [str(head) for head in found.removed] == [order[at] for at in (2, 3, 4, 5)]
@@ -144,7 +142,7 @@ def test_a_model_of_headjax_is_reconstructed_by_its_walk_or_for_a_loss(config):
     for kept in (found, headjax.reconstruct(model, batches, [first])):
         lost = [float(jnp.square(m(batches[0]).hidden - model(batches[0]).hidden).mean()) for m in (kept.model, pruned)]
         assert lost[0] < lost[1]
-    with pytest.raises(HeadjaxError, match=r"^units: needs a model that offers the walk"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^units: needs a model that offers the walk"):
         headjax.reconstruct(model, batches, [first], loss=own, units=0.5)
 
 
@@ -176,7 +174,7 @@ def test_any_model_is_ordered_by_what_refitted_heads_leave(name):
     depths = len(sites[0].places) if sites[0].tied else 1
     assert set(idle) <= set(order[: len(idle) * depths])
     assert [head.head for head in order[:depths]] == [order[0].head] * depths
-    whole = headjax.order_heads(model, batches, OrderConfig(by="reconstruction", whole_groups=True), loss=own)
+    whole = headjax.order_heads(model, batches, headjax.OrderConfig(by="reconstruction", whole_groups=True), loss=own)
     groups = [set(group) for group in key_value_groups(sites)]
     if depths == 1:
         starts = np.cumsum([0] + [len(groups[0])] * (len(groups) - 1))
@@ -196,5 +194,5 @@ def test_any_model_is_ordered_by_what_refitted_heads_leave(name):
 )
 def test_what_cannot_be_solved_is_one_line(model, batches, options, message):
     options = {"removed": ["layers.0.attn/0", "layers.0.attn/1"]} | options
-    with pytest.raises(HeadjaxError, match=message):
+    with pytest.raises(headjax.HeadjaxError, match=message):
         headjax.reconstruct(model(), batches, loss=loss, **options)

@@ -7,7 +7,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import HeadId, HeadjaxError
 from headjax.heads.site import without
 from tests.closeness import assert_close
 from tests.selected import first
@@ -49,7 +48,7 @@ def test_other_formulations_run_and_train(to):
 def test_groups_may_be_unequal():
     model = houses.Classifier(grouped)
     replaced = headjax.replace_attention(model, lambda layer: layer.keep_heads([0, 2, 3]))
-    gates = without(headjax.attention_sites(model), [HeadId("layers.*.attn", layer, 1) for layer in (0, 1)])
+    gates = without(headjax.attention_sites(model), [headjax.HeadId("layers.*.attn", layer, 1) for layer in (0, 1)])
     assert_close(evaluated(replaced, BATCH), scaled(model, gates)(BATCH["x"]), sums=SUMS)
 
 
@@ -65,9 +64,9 @@ def test_masks_and_memories_pass_through():
     )
     replaced = headjax.replace_attention(alone, lambda layer: layer)
     assert_close(replaced(itself, is_causal=True), alone(itself, is_causal=True), sums=SUMS)
-    with pytest.raises(HeadjaxError, match="cache"):
+    with pytest.raises(headjax.HeadjaxError, match="cache"):
         replaced(itself, decode=True)
-    with pytest.raises(HeadjaxError, match="inputs_v"):
+    with pytest.raises(headjax.HeadjaxError, match="inputs_v"):
         replaced(itself, itself, itself + 1.0)
 
 
@@ -81,7 +80,7 @@ def test_masks_and_memories_pass_through():
     ],
 )
 def test_what_cannot_be_replaced_is_one_line(name, options, message):
-    with pytest.raises(HeadjaxError, match=message):
+    with pytest.raises(headjax.HeadjaxError, match=message):
         headjax.replace_attention(HOUSES[name](), **({"to": "grouped:kv_heads=1"} | options))
 
 
@@ -135,7 +134,7 @@ def clipped(rngs):
 )
 def test_what_a_new_layer_would_leave_out_is_refused_by_name(make, named):
     layer = make(nnx.Rngs(0))
-    with pytest.raises(HeadjaxError, match=rf"^\.: .*{named}") as caught:
+    with pytest.raises(headjax.HeadjaxError, match=rf"^\.: .*{named}") as caught:
         headjax.replace_attention(layer, lambda own: own)
     assert "\n" not in str(caught.value)
 
@@ -144,7 +143,7 @@ def test_what_a_new_layer_would_leave_out_is_refused_by_name(make, named):
 def test_an_argument_that_a_new_layer_does_not_know_is_refused_by_name(option):
     replaced = headjax.replace_attention(houses.flax_attention(nnx.Rngs(0), dropout_rate=0.0), lambda own: own)
     x = BATCH["x"]
-    with pytest.raises(HeadjaxError, match=f"^{next(iter(option))}: "):
+    with pytest.raises(headjax.HeadjaxError, match=f"^{next(iter(option))}: "):
         replaced(x, **option)
     assert_close(replaced(x, sow_weights=False, out_sharding=None), replaced(x), sums=1)
 

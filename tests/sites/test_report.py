@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax import HeadjaxError
 from tests.closeness import assert_close
 from tests.sites.houses import HOUSES, SUMS, batches, loss, snapshot
 from tests.sites.test_scores import gates_of, mean_loss, scaled
@@ -78,6 +77,6 @@ def test_curves_are_the_loss_without_the_heads_of_the_order(tmp_path, monkeypatc
     [({"orders": ["importanse"]}, "importanse"), ({"loss": None}, "loss"), ({"held_out": []}, "batches")],
 )
 def test_what_has_no_page_is_one_line(options, message, tmp_path):
-    with pytest.raises(HeadjaxError, match=message):
+    with pytest.raises(headjax.HeadjaxError, match=message):
         headjax.report_heads(HOUSES["flax"](), BATCHES[:1], tmp_path / "a.html", **({"loss": loss} | options))
     assert not (tmp_path / "a.html").exists()

@@ -7,8 +7,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import HeadId
-from headjax.heads.learned_gates import Subset
 from headjax.heads.site import without
 from tests.sites import houses
 from tests.sites.houses import HEADS, batches, loss, scaled, snapshot
@@ -90,11 +88,13 @@ def test_heads_are_those_of_a_plain_loop(scan, name):
 @pytest.mark.parametrize("scan", [Split, Params, State])
 def test_gates_are_learned_and_heads_are_pruned(scan):
     model = scan(plain_flax_attention)
-    found = headjax.learn_gates(model, BATCHES, Subset(count=3 * HEADS - 3), steps=5, learning_rate=0.1, loss=loss)
+    found = headjax.learn_gates(
+        model, BATCHES, headjax.Subset(count=3 * HEADS - 3), steps=5, learning_rate=0.1, loss=loss
+    )
     assert len(found.removed) == 3
     removed = [f"layers.attn.{layer}/{layer}" for layer in range(3)]  # stacked layers keep equal numbers
     pruned = headjax.prune(model, removed)
-    gates = without(headjax.attention_sites(model), map(HeadId.parse, removed))
+    gates = without(headjax.attention_sites(model), map(headjax.HeadId.parse, removed))
     pruned.eval()
     np.testing.assert_allclose(pruned(BATCHES[0]["x"]), scaled(model, gates)(BATCHES[0]["x"]), atol=1e-5)
     assert headjax.attention_sites(pruned)[0].shape == (3, HEADS - 1)

@@ -12,8 +12,6 @@ from flax import linen, nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 import headjax
-from headjax import HeadId, HeadjaxError
-from headjax.heads.learned_gates import Subset
 from headjax.heads.ordering import by_ablation, by_score
 from tests.closeness import assert_close
 from tests.sites import houses
@@ -67,14 +65,14 @@ def test_gradient_scores_are_those_of_gates_multiplied_into_the_weights(name, gi
 
 def test_heads_are_named_by_path_and_number():
     scores = headjax.score_heads(HOUSES["flax"](), BATCHES, loss=loss)
-    head = HeadId("layers.*.attn", 1, 3)
+    head = headjax.HeadId("layers.*.attn", 1, 3)
     assert str(head) == "layers.1.attn/3"
-    assert HeadId.parse("layers.1.attn/3") == head
+    assert headjax.HeadId.parse("layers.1.attn/3") == head
     assert head in scores.score("importance")
     assert len(scores.score("importance")) == 2 * HEADS
     in_scan = list(headjax.score_heads(HOUSES["scanned"](), BATCHES, loss=loss).score("fisher"))
     assert str(in_scan[5]) == "layers.attn.1/1"
-    assert HeadId.parse(str(in_scan[5])) == in_scan[5]
+    assert headjax.HeadId.parse(str(in_scan[5])) == in_scan[5]
 
 
 def test_positions_without_influence_do_not_count():
@@ -133,7 +131,7 @@ def test_an_order_that_a_model_does_not_have_is_refused_by_name(by):
     linen_params = LinenTwin().init(jax.random.key(0), BATCHES[0]["x"])
     tree = (LinenTwin().apply, linen_params, {"attn": ("params/attn/out/kernel", 0)})
     model = tree if by == "importance_token" else HOUSES["einsum"]()  # trees of arrays have no positions
-    with pytest.raises(HeadjaxError, match=f"^by: {by}: .* has importance, .*fisher, .*random$"):
+    with pytest.raises(headjax.HeadjaxError, match=f"^by: {by}: .* has importance, .*fisher, .*random$"):
         headjax.order_heads(model, BATCHES, by, loss=loss)
 
 
@@ -253,7 +251,7 @@ def test_an_equinox_model_has_the_scores_of_gates_multiplied_into_its_weights(gi
 def test_a_place_that_the_tree_lacks_is_refused(place, message):
     twin = LinenTwin()
     params = twin.init(jax.random.key(0), BATCHES[0]["x"])
-    with pytest.raises(HeadjaxError, match=message):
+    with pytest.raises(headjax.HeadjaxError, match=message):
         headjax.score_heads((twin.apply, params, {"attn": place}), BATCHES, loss=loss)
 
 
@@ -271,13 +269,13 @@ def test_a_place_that_the_tree_lacks_is_refused(place, message):
 )
 def test_what_cannot_be_scored_is_one_line(arguments, message):
     options = {"batches": BATCHES} | arguments
-    with pytest.raises(HeadjaxError, match=message) as caught:
+    with pytest.raises(headjax.HeadjaxError, match=message) as caught:
         headjax.score_heads(HOUSES["flax"](), options.pop("batches"), **options)
     assert "\n" not in str(caught.value)
 
 
 def test_a_head_that_is_not_there_is_named():
-    with pytest.raises(HeadjaxError, match=r"layers\.0\.attn/9"):
+    with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn/9"):
         headjax.ablate(HOUSES["flax"](), BATCHES, loss=loss, heads=["layers.0.attn/9"])
 
 
@@ -285,7 +283,7 @@ COARSE = headjax.Compute(dtype="bfloat16")
 FOREIGN = {
     "score_heads": ({}, {"statistics": ("entropy",), "compute": COARSE}),
     "ablate": ({}, {"compute": COARSE}),
-    "learn_gates": ({"steps": 1, "learning_rate": 0.1, "distribution": Subset(count=7)}, {"compute": COARSE}),
+    "learn_gates": ({"steps": 1, "learning_rate": 0.1, "distribution": headjax.Subset(count=7)}, {"compute": COARSE}),
     "reconstruct": ({"removed": ["layers.0.attn/0"]}, {"compute": COARSE, "units": 0.5}),
 }
 """By function, what it needs, and what a model that is not headjax's cannot use."""
@@ -295,5 +293,5 @@ FOREIGN = {
 def test_a_flax_model_refuses_what_only_headjax_models_take(name, argument):
     needed, others = FOREIGN[name]
     given = {argument: others[argument]}
-    with pytest.raises(HeadjaxError, match=f"^{argument}: "):
+    with pytest.raises(headjax.HeadjaxError, match=f"^{argument}: "):
         getattr(headjax, name)(HOUSES["einsum"](), BATCHES, loss=loss, **needed, **given)

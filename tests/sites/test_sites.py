@@ -6,7 +6,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import AttentionSite, HeadjaxError
 from headjax.heads import discovery
 from tests.sites import houses
 from tests.sites.houses import HEADS, HOUSES, SIZE, WIDTH
@@ -70,7 +69,7 @@ class Odd(nnx.Module):
         return self.last(jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(jnp.einsum("btnh,bsnh->bnts", q, k)), v))
 
 
-def odd_view(layer: Odd, **changes: object) -> AttentionSite:
+def odd_view(layer: Odd, **changes: object) -> headjax.AttentionSite:
     fields = {
         "heads": layer.nh,
         "kv_heads": layer.nh,
@@ -80,11 +79,11 @@ def odd_view(layer: Odd, **changes: object) -> AttentionSite:
         "query": {"first": -2, "last.w": -3},
         "sizes": {"nh": "heads"},
     }
-    return AttentionSite(**(fields | changes))
+    return headjax.AttentionSite(**(fields | changes))
 
 
 def test_a_model_without_attention_is_told_what_was_looked_for():
-    with pytest.raises(HeadjaxError, match=r"Classifier.*num_heads.*register_attention"):
+    with pytest.raises(headjax.HeadjaxError, match=r"Classifier.*num_heads.*register_attention"):
         headjax.attention_sites(houses.Classifier(Odd))
 
 
@@ -112,7 +111,7 @@ def test_a_registered_class_is_scored_and_pruned():
 )
 def test_a_wrong_registry_entry_is_refused(changes, message):
     headjax.register_attention(Odd, lambda layer: odd_view(layer, **changes))
-    with pytest.raises(HeadjaxError, match=message) as caught:
+    with pytest.raises(headjax.HeadjaxError, match=message) as caught:
         headjax.attention_sites(houses.Classifier(Odd))
     assert str(caught.value).startswith("layers.0.attn: ")
     assert "\n" not in str(caught.value)
@@ -128,7 +127,7 @@ def test_a_projection_that_does_more_than_its_kernel_is_refused():
             super().__init__(rngs)
             self.o_proj = Doubled("BTNH,NHD->BTD", (HEADS, SIZE, WIDTH), rngs)
 
-    with pytest.raises(HeadjaxError, match=r"layers\.0\.attn: .*o_proj.*register_attention\(.*Attention"):
+    with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: .*o_proj.*register_attention\(.*Attention"):
         headjax.attention_sites(houses.Classifier(Attention))
 
 
@@ -138,7 +137,7 @@ def test_a_property_that_contradicts_the_arrays_is_refused():
         def num_heads(self):
             return self.q_proj.shape[0]
 
-    with pytest.raises(HeadjaxError, match=r"layers\.0\.attn: its num_heads says 8.*register_attention"):
+    with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: its num_heads says 8.*register_attention"):
         headjax.attention_sites(houses.Classifier(Attention))
     headjax.register_attention(Attention, discovery._by_projections)
     assert headjax.attention_sites(houses.Classifier(Attention))[0].heads == HEADS
@@ -151,5 +150,5 @@ def test_experts_are_not_heads():
             self.up = houses.Einsum("BTD,EDF->BTEF", (2, WIDTH, 5), rngs)
             self.down = houses.Einsum("BTEF,EFD->BTD", (2, 5, WIDTH), rngs)
 
-    with pytest.raises(HeadjaxError, match="has no attention layer"):
+    with pytest.raises(headjax.HeadjaxError, match="has no attention layer"):
         headjax.attention_sites(Experts(nnx.Rngs(0)))

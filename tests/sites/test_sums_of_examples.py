@@ -10,8 +10,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import HeadjaxError
-from headjax.heads.learned_gates import Subset
 from tests.closeness import assert_close
 from tests.sites import houses
 from tests.sites.houses import HEADS, SUMS, loss, mean_loss
@@ -60,7 +58,7 @@ COUPLED = {
 
 @pytest.mark.parametrize("name", COUPLED)
 def test_a_loss_of_a_whole_batch_is_refused(name):
-    with pytest.raises(HeadjaxError, match=r"^loss: .* no sum over examples .*axis of length 1") as caught:
+    with pytest.raises(headjax.HeadjaxError, match=r"^loss: .* no sum over examples .*axis of length 1") as caught:
         headjax.score_heads(MODEL, [BATCH], loss=COUPLED[name])
     assert "\n" not in str(caught.value)
 
@@ -76,19 +74,19 @@ def test_a_loss_of_a_whole_batch_is_refused(name):
             model, batches, ["layers.0.attn/0", "layers.0.attn/1"], loss=loss
         ),
         lambda model, batches, loss: headjax.learn_gates(
-            model, batches, Subset(count=7), steps=1, learning_rate=0.1, loss=loss
+            model, batches, headjax.Subset(count=7), steps=1, learning_rate=0.1, loss=loss
         ),
         lambda model, batches, loss: headjax.report_heads(model, batches, "unwritten.html", loss=loss),
         lambda model, batches, loss: headjax.shrink(model, batches, headjax.Budget(parameters=0.9), loss=loss),
     ],
 )
 def test_it_is_refused_everywhere(call, given):
-    with pytest.raises(HeadjaxError, match=r"^loss: .* no sum over examples"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^loss: .* no sum over examples"):
         call(MODEL, [BATCH], loss=given)
 
 
 def test_a_metric_of_one_number_is_refused_likewise():
-    with pytest.raises(HeadjaxError, match=r"^among others: .* no sum over examples"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^among others: .* no sum over examples"):
         headjax.ablate(MODEL, [BATCH], loss=loss, metrics={"among others": mean(negatives)})
 
 
@@ -124,11 +122,11 @@ def test_an_array_that_examples_share(scale):
     expected = headjax.score_heads(MODEL, [BATCH | scale], loss=held).score("importance")
     found = headjax.score_heads(MODEL, [batch], loss=attends).score("importance")
     assert_close(list(found.values()), list(expected.values()), sums=4 * SUMS)
-    with pytest.raises(HeadjaxError, match=r"^batches: the first axes of mask, x, y are 5, 6, 6; .*\[batch\]"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^batches: the first axes of mask, x, y are 5, 6, 6; .*\[batch\]"):
         headjax.score_heads(MODEL, [batch], loss=mean(attends))
     alike = batch | {"x": BATCH["x"][:length], "y": BATCH["y"][:length]}
     for given in (attends, mean(attends)):
-        with pytest.raises(HeadjaxError, match="without an axis of examples"):
+        with pytest.raises(headjax.HeadjaxError, match="without an axis of examples"):
             headjax.score_heads(MODEL, [alike], loss=given)
 
 
@@ -136,7 +134,7 @@ def test_losses_of_tokens_are_no_losses_of_examples():
     def by_token(model, batch):
         return jnp.square(model.hidden(batch["x"])).sum(axis=-1).ravel()
 
-    with pytest.raises(HeadjaxError, match=r"^loss: returned 30 numbers for a batch of 6 examples"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^loss: returned 30 numbers for a batch of 6 examples"):
         headjax.score_heads(MODEL, [BATCH], loss=by_token)
 
 
@@ -160,5 +158,5 @@ def test_a_model_brings_a_loss_of_its_own():
         def loss(self, batch):
             return negatives(self, batch)
 
-    with pytest.raises(HeadjaxError, match=r"^loss: .* no sum over examples"):
+    with pytest.raises(headjax.HeadjaxError, match=r"^loss: .* no sum over examples"):
         headjax.score_heads(Own(houses.EinsumAttention), [BATCH])

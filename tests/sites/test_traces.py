@@ -13,8 +13,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax import HeadjaxError
-from headjax.heads.learned_gates import Subset
 from tests.closeness import assert_close
 from tests.sites import houses
 from tests.sites.houses import SUMS, WIDTH, batches, loss
@@ -101,7 +99,7 @@ def test_a_trace_that_jax_keeps_hides_no_head(kind):
 
 @pytest.mark.parametrize("kind", ["", "nnx.jit", "nnx.remat"])
 def test_a_layer_that_is_called_twice_is_seen_to_be(kind):
-    with pytest.raises(HeadjaxError, match=r"layers\.0\.attn: is called several times"):
+    with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: is called several times"):
         headjax.reconstruct(Model(kind, times=2), [BATCH], ["layers.0.attn/1"], loss=loss)
 
 
@@ -123,7 +121,7 @@ def numbers(model: Model, loss: Any) -> list[float]:
     """What functions of heads say about a loss."""
     batches = [BATCH]
     ablated = headjax.ablate(model, batches, loss=loss, metrics={"again": loss}, heads=["layers.0.attn/0"])
-    learned = headjax.learn_gates(model, batches, Subset(count=7), steps=1, learning_rate=0.1, loss=loss)
+    learned = headjax.learn_gates(model, batches, headjax.Subset(count=7), steps=1, learning_rate=0.1, loss=loss)
     scored = headjax.score_heads(model, batches, loss=loss).loss
     return [scored, ablated.mean(), ablated.mean("again"), float(learned.losses[0])]
 

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.heads.learned_gates import Subset
 from tests.sites import houses
 from tests.sites.houses import HOUSES, batches, loss, snapshot
 
@@ -27,7 +26,7 @@ FUNCTIONS = {
     "score_heads": lambda model, loss: headjax.score_heads(model, BATCHES, loss=loss),
     "ablate": lambda model, loss: headjax.ablate(model, BATCHES[:1], loss=loss, heads=first_heads(model)[:1]),
     "learn_gates": lambda model, loss: headjax.learn_gates(
-        model, BATCHES, Subset(count=4), steps=3, learning_rate=0.1, loss=loss
+        model, BATCHES, headjax.Subset(count=4), steps=3, learning_rate=0.1, loss=loss
     ),
     "reconstruct": lambda model, loss: headjax.reconstruct(model, BATCHES, first_heads(model), loss=loss).model,
 }

@@ -6,8 +6,6 @@ import pytest
 from flax import linen, nnx
 
 import headjax
-from headjax import HeadId, HeadjaxError
-from headjax.heads.learned_gates import Subset
 from headjax.heads.site import without
 from tests.closeness import assert_close
 from tests.sites import houses
@@ -119,7 +117,7 @@ CALLS = {
     "score_heads": {},
     "ablate": {"heads": ["layers.0.attn/0"]},
     "order_heads": {},
-    "learn_gates": {"steps": 1, "learning_rate": 0.1, "distribution": Subset(count=3)},
+    "learn_gates": {"steps": 1, "learning_rate": 0.1, "distribution": headjax.Subset(count=3)},
 }
 
 
@@ -138,7 +136,7 @@ def test_a_layer_that_is_not_recognised_is_named_once(attention, given):
 @pytest.mark.parametrize("name", CALLS)
 def test_it_is_an_error_where_all_are_wanted(name):
     call = getattr(headjax, name)
-    with pytest.raises(HeadjaxError, match=r"layers\.1\.attn \(Raw\).*register_attention"):
+    with pytest.raises(headjax.HeadjaxError, match=r"layers\.1\.attn \(Raw\).*register_attention"):
         call(mixed(Raw), BATCHES, loss=loss, strict=True, **CALLS[name])
     with pytest.warns(UserWarning, match=r"layers\.1\.attn"):
         call(mixed(Raw), BATCHES, loss=loss, **CALLS[name])
@@ -148,7 +146,7 @@ def test_it_is_an_error_where_all_are_wanted(name):
 def test_layers_are_named_without_a_batch():
     with pytest.warns(UserWarning, match=r"layers\.1\.attn \(Raw\)"):
         assert len(headjax.attention_sites(mixed(Raw))) == 1
-    with pytest.raises(HeadjaxError, match=r"layers\.1\.attn"):
+    with pytest.raises(headjax.HeadjaxError, match=r"layers\.1\.attn"):
         headjax.attention_sites(mixed(Raw), strict=True)
 
 
@@ -210,7 +208,7 @@ def test_heads_are_cut_from_the_sum_of_a_weight_and_its_low_rank_matrix(places, 
     model = adapted(places, linear)
     scores = headjax.score_heads(model, BATCHES, loss=loss, strict=True)
     assert len(scores.score("importance")) == 2 * HEADS
-    removed = [HeadId("layers.*.attn", 1, 0), HeadId("layers.*.attn", 1, 2)]
+    removed = [headjax.HeadId("layers.*.attn", 1, 0), headjax.HeadId("layers.*.attn", 1, 2)]
     pruned = headjax.prune(model, removed)
     for one in (model, pruned):
         one.eval()
@@ -235,5 +233,5 @@ def test_heads_are_cut_from_the_sum_of_a_weight_and_its_low_rank_matrix(places, 
 def test_a_low_rank_matrix_of_another_kind_is_refused_by_name():
     model = houses.Classifier(houses.FlatAttention)
     model.layers[1].attn.wo.kernel_lora_a = nnx.LoRAParam(jnp.zeros((HEADS * SIZE, 2)))  # as Qwix has them
-    with pytest.raises(HeadjaxError, match="kernel_lora_a"):
+    with pytest.raises(headjax.HeadjaxError, match="kernel_lora_a"):
         headjax.prune(model, ["layers.1.attn/0", "layers.1.attn/2"])

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.cli import main
-from headjax.models.model import load
-from headjax.storage.paths import is_bucket, path_of
+import headjax
+from headjax.storage.paths import is_bucket
 from tests import tiny
+from tests.buckets import path_of
+from tests.command_line import main
 from tests.commands.language_folder import write_classifier
 from tests.mesh.test_distributed import start, wait_until
 
@@ -48,7 +49,7 @@ def trained(workdir, data, folder, name, kill=False):
                 process.wait()
         assert not (workdir / "model").exists()
     ended(start(config, workdir, logs, devices=1), logs)
-    return load(workdir / "model").params
+    return headjax.load(workdir / "model").params
 
 
 def test_a_run_in_a_bucket_ends_with_what_one_on_a_disk_ends_with(bucket, tmp_path):
@@ -75,7 +76,7 @@ def test_a_run_in_a_bucket_ends_with_what_one_on_a_disk_ends_with(bucket, tmp_pa
     assert main(["score", model, *task, "--json", f"{home}/scores.json"]) == 0
     assert main(["prune", model, f"{home}/pruned", *task, "--remove", "50%"]) == 0
     assert main(["evaluate", f"{home}/pruned", *task, "--json", f"{home}/metrics.json"]) == 0
-    assert load(f"{home}/pruned").config.attentions()["decoder"][0].num_heads == 1
+    assert headjax.load(f"{home}/pruned").config.attentions()["decoder"][0].num_heads == 1
     assert json.loads((home / "scores.json").read_text())
     assert np.isfinite(json.loads((home / "metrics.json").read_text())["metrics"]["loss"])
 
@@ -84,7 +85,7 @@ def test_commands_on_a_bucket(bucket, tmp_path):
     """Fine-tuning and what comes after it; nothing but what was asked for stays in the bucket."""
     home = path_of(bucket)
     write_classifier(tmp_path)
-    load(tmp_path / "encoder").save(home / "encoder")
+    headjax.load(tmp_path / "encoder").save(home / "encoder")
     (home / "films.tsv").write_text((tmp_path / "films.tsv").read_text())
 
     def run(*words):
@@ -99,6 +100,6 @@ def test_commands_on_a_bucket(bucket, tmp_path):
     assert run("predict", f"{home}/tuned", *tuned, "--out", f"{home}/found.jsonl")["examples"] == 96
     assert len((home / "found.jsonl").read_text().splitlines()) == 96
     run("convert", f"{home}/tuned", f"{home}/shared", "--to", "collaborative:shared_dim=8", *tuned)
-    assert load(f"{home}/shared").num_parameters < load(f"{home}/tuned").num_parameters
+    assert headjax.load(f"{home}/shared").num_parameters < headjax.load(f"{home}/tuned").num_parameters
     run("report", f"{home}/tuned", *tuned, "--orders", "random", "--seeds", "1", "--out", f"{home}/heads.html")
     assert "<html" in (home / "heads.html").read_text()

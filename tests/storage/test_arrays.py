@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from headjax.models.model import load
+import headjax
 from tests import tiny
 from tests.closeness import assert_trees_equal
 
@@ -21,8 +21,8 @@ def model():
 def test_the_name_of_a_directory_is_no_pattern(model, name, tmp_path):
     """Orbax takes it for one; also of a directory that was renamed."""
     model.save(tmp_path / name / name)
-    assert_trees_equal(load(tmp_path / name / name).params, model.params)
+    assert_trees_equal(headjax.load(tmp_path / name / name).params, model.params)
     (tmp_path / name / name).rename(tmp_path / "plain")
-    assert_trees_equal(load(tmp_path / "plain").params, model.params)
+    assert_trees_equal(headjax.load(tmp_path / "plain").params, model.params)
     (tmp_path / "plain").rename(tmp_path / f"2 {name}")
-    assert_trees_equal(load(tmp_path / f"2 {name}").params, model.params)
+    assert_trees_equal(headjax.load(tmp_path / f"2 {name}").params, model.params)

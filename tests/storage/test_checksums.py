@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.errors import DamagedError
-from headjax.models.model import load
 from headjax.storage.directories import RECORD, check_checksums, write_checksums
 from tests import tiny
 
@@ -62,12 +62,12 @@ def test_a_damaged_record_is_named(folder, content):
 
 def test_every_flipped_byte_of_a_model_directory_is_found(tmp_path):
     tiny.model(tiny.decoder_config()).save(tmp_path / "model")
-    load(tmp_path / "model")
+    headjax.load(tmp_path / "model")
     for file in (file for file in sorted((tmp_path / "model").rglob("*")) if file.is_file()):
         content = file.read_bytes()
         flip(file) if content else file.write_bytes(b"0")
         with pytest.raises(DamagedError) as caught:
-            load(tmp_path / "model")
+            headjax.load(tmp_path / "model")
         assert str(caught.value).startswith(f"{tmp_path / 'model'}")
         if file.name != RECORD:
             assert str(caught.value).startswith(f"{file}: ")

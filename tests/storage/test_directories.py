@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core.errors import CheckpointError, HeadjaxError
+import headjax
 from headjax.storage import directories
 from headjax.storage.directories import check_own, check_target, replace_directory
 from headjax.storage.files import beside
@@ -34,7 +34,7 @@ def test_a_write_that_fails_leaves_the_old_directory(path):
         writer(2)(folder)
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(HeadjaxError, match=r"no space left on device"):
+    with pytest.raises(headjax.HeadjaxError, match=r"no space left on device"):
         directories.write_directory(path, fails, LAYOUT)
     assert version_of(path) == 1
     assert only_entry(path)
@@ -42,15 +42,15 @@ def test_a_write_that_fails_leaves_the_old_directory(path):
 
 def test_files_of_others_are_not_deleted(path):
     (path / "notes.txt").write_text("mine")
-    with pytest.raises(CheckpointError, match=r"model: holds notes\.txt"):
+    with pytest.raises(headjax.CheckpointError, match=r"model: holds notes\.txt"):
         save(path, 2)
-    with pytest.raises(CheckpointError, match=r"model: holds notes\.txt"):
+    with pytest.raises(headjax.CheckpointError, match=r"model: holds notes\.txt"):
         check_own(path)
     (path.parent / "mine").mkdir()
     (path.parent / "mine" / "notes.txt").write_text("mine")
     (path.parent / "file").write_text("")
     for name, said in (("mine", "no history.json"), ("file", "no folder")):
-        with pytest.raises(CheckpointError, match=f"{name}: .*{said}"):
+        with pytest.raises(headjax.CheckpointError, match=f"{name}: .*{said}"):
             check_target(path.parent / name, LAYOUT)
     assert version_of(path) == 1
 
@@ -116,7 +116,7 @@ def test_a_bucket_keeps_what_is_not_headjaxs_own(far, home):
     (home / "mine" / "notes.txt").write_text("mine")
     (far / "notes.txt").write_text("mine")
     for path, said in ((home / "mine", "no history.json"), (far, r"notes\.txt")):
-        with pytest.raises(CheckpointError, match=f"{path.name}: .*{said}"):
+        with pytest.raises(headjax.CheckpointError, match=f"{path.name}: .*{said}"):
             save(path, 2)
     assert version_of(far) == 1
 

@@ -9,19 +9,24 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
-from headjax.core.errors import ConfigError, DataError, HeadjaxError, require, within
+import headjax
+from headjax.core.errors import require, within
 from headjax.storage.failures import NO_MEMORY, format_error, silence_repeats, writing
 from headjax.storage.files import beside
 
 
 def test_a_requirement_names_its_field_with_its_path():
     require(True, "width", "must be even, got 3")
-    with pytest.raises(ConfigError, match=r"^config\.model\.width: ") as caught, within("config"), within("model"):
+    with (
+        pytest.raises(headjax.ConfigError, match=r"^config\.model\.width: ") as caught,
+        within("config"),
+        within("model"),
+    ):
         require(False, "width", "must be even, got 3")
-    assert isinstance(caught.value, HeadjaxError)
+    assert isinstance(caught.value, headjax.HeadjaxError)
     assert isinstance(caught.value, ValueError)
-    with pytest.raises(DataError, match=r"^text\.txt: "), within("config"):
-        raise DataError("text.txt: empty")
+    with pytest.raises(headjax.DataError, match=r"^text\.txt: "), within("config"):
+        raise headjax.DataError("text.txt: empty")
 
 
 JaxRuntimeError = type("JaxRuntimeError", (RuntimeError,), {})
@@ -75,9 +80,15 @@ def test_a_failed_writing_names_a_file():
         (SafetensorError("I/O error (os error 28)"), r"out: cannot be written \(I/O error \(os error 28\)\)"),
         (ValueError(f"{WRITING}\nmore"), r"out: cannot be written \(No space left \[os_error_code='28'\]\)"),
     ):
-        with pytest.raises(HeadjaxError, match=f"^{line}$"), writing(Path("out")):
+        with pytest.raises(headjax.HeadjaxError, match=f"^{line}$"), writing(Path("out")):
             raise error
-    for error in (HeadjaxError("x: wrong"), MemoryError(), OSError("no number"), KeyError("x"), KeyboardInterrupt()):
+    for error in (
+        headjax.HeadjaxError("x: wrong"),
+        MemoryError(),
+        OSError("no number"),
+        KeyError("x"),
+        KeyboardInterrupt(),
+    ):
         with pytest.raises(type(error)) as caught, writing(Path("out")):
             raise error
         assert caught.value is error

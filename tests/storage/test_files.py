@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headjax.core.errors import HeadjaxError
+import headjax
 from headjax.storage.files import write_file
 
 
@@ -27,7 +27,7 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
 def test_a_folder_in_its_place_is_an_error_and_leaves_nothing(path, tmp_path, monkeypatch):
     (tmp_path / "taken" / "inner").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(HeadjaxError, match=f"{path}: "):
+    with pytest.raises(headjax.HeadjaxError, match=f"{path}: "):
         write_file(path, b"data")
     assert names(tmp_path) == ["taken"]
     assert write_file("new/folder/x", b"data").read_bytes() == b"data"
@@ -44,7 +44,7 @@ def test_links_are_followed(tmp_path):
     assert (tmp_path / "there" / "file").read_text() == "after"
     assert (tmp_path / "there" / "new").read_text() == "made"
     (tmp_path / "dangling").symlink_to("nowhere/file")
-    with pytest.raises(HeadjaxError, match=r"dangling: "):
+    with pytest.raises(headjax.HeadjaxError, match=r"dangling: "):
         write_file(tmp_path / "dangling", b"lost")
     assert names(tmp_path) == ["dangling", "link", "new", "there"]
 
@@ -52,7 +52,7 @@ def test_links_are_followed(tmp_path):
 def test_devices_and_pipes_are_written_to_and_not_replaced(tmp_path):
     """Also pipes of a process: `--json /dev/stdout`, `--json >(jq .)`."""
     before = os.stat("/dev/null")
-    with pytest.raises(HeadjaxError, match=r"/dev/full: "):
+    with pytest.raises(headjax.HeadjaxError, match=r"/dev/full: "):
         write_file("/dev/full", b"data")
     write_file("/dev/null", b"data")
     assert os.stat("/dev/null").st_ino == before.st_ino

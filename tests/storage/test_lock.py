@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core.errors import HeadjaxError
+import headjax
 from headjax.storage.directories import hold
-from headjax.storage.paths import path_of
+from tests.buckets import path_of
 
 HOLDER = """
 import sys, time
@@ -25,12 +25,15 @@ def test_a_held_folder_is_refused_until_its_holder_is_killed(tmp_path):
     command = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2]) as holder:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(HeadjaxError, match=rf"^{tmp_path}/run: in use by another process"), hold(tmp_path / "run"):
+        with (
+            pytest.raises(headjax.HeadjaxError, match=rf"^{tmp_path}/run: in use by another process"),
+            hold(tmp_path / "run"),
+        ):
             pass
         holder.send_signal(signal.SIGKILL)
     with (
         hold(tmp_path / "run"),
-        pytest.raises(HeadjaxError, match="in use"),  # within one process, too
+        pytest.raises(headjax.HeadjaxError, match="in use"),  # within one process, too
         hold(tmp_path / "run"),
     ):
         pass
@@ -38,7 +41,7 @@ def test_a_held_folder_is_refused_until_its_holder_is_killed(tmp_path):
 
 def test_a_lock_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(HeadjaxError, match=rf"^{tmp_path}/file"), hold(tmp_path / "file"):
+    with pytest.raises(headjax.HeadjaxError, match=rf"^{tmp_path}/file"), hold(tmp_path / "file"):
         pass
 
 

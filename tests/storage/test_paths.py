@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core.errors import HeadjaxError
+import headjax
 from headjax.storage.paths import (
     absolute,
     check_file,
@@ -15,10 +15,10 @@ from headjax.storage.paths import (
     files_below,
     is_bucket,
     matches,
-    path_of,
     remove_tree,
     size_of,
 )
+from tests.buckets import path_of
 
 NO_BUCKET = "gs://none-such/a"
 
@@ -34,7 +34,7 @@ def test_paths_of_this_machine_are_pathlibs_and_import_no_client_of_buckets(tmp_
 @pytest.mark.parametrize("path", ["s3://heads/a", "https://a.b/c", "hf://a/b", "gs:///run", "gs://heads/a"])
 def test_other_addresses_and_buckets_without_the_extra_are_refused(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(HeadjaxError, match=f"^{path}: .*{'gcs' if path == 'gs://heads/a' else ''}"):
+    with pytest.raises(headjax.HeadjaxError, match=f"^{path}: .*{'gcs' if path == 'gs://heads/a' else ''}"):
         path_of(path)
 
 
@@ -52,11 +52,11 @@ def test_what_cannot_become_a_folder_or_a_file_is_known_before_the_work(tmp_path
         *((check_folder, name) for name in ("file", "file/x", "dangling", "dangling/x")),
         *((check_file, name) for name in ("link", "file/x")),
     ):
-        with pytest.raises(HeadjaxError, match=f"{name}: "):
+        with pytest.raises(headjax.HeadjaxError, match=f"{name}: "):
             check(tmp_path / name)
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
     for check in (check_folder, check_file):
-        with pytest.raises(HeadjaxError, match=rf"new: no permission to write to {tmp_path}$"):
+        with pytest.raises(headjax.HeadjaxError, match=rf"new: no permission to write to {tmp_path}$"):
             check(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -79,7 +79,7 @@ def test_a_bucket_that_is_not_there_is_known_before_the_work(bucket):
     assert is_bucket(path_of(bucket))
     assert not path_of(f"{bucket}/run").exists()
     for check in (check_folder, check_file):
-        with pytest.raises(HeadjaxError, match=f"^{NO_BUCKET}: cannot be written"):
+        with pytest.raises(headjax.HeadjaxError, match=f"^{NO_BUCKET}: cannot be written"):
             check(NO_BUCKET)
 
 

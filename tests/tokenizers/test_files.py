@@ -7,11 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError, HeadjaxError
-from headjax.data.examples import encode_sequences, text_batch
-from headjax.tokenizers.files import open_tokenizer, read_tokenizer, write_tokenizer
-from headjax.tokenizers.tokenizer import Tokenizer
-from headjax.tokenizers.vocabularies import byte_tokenizer, wordpiece_tokenizer
+import headjax
+from headjax.data.examples import encode_sequences
+from headjax.tokenizers.files import open_tokenizer, write_tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.tokenizers.directories import (
     DIRECTORIES,
     PIECES,
@@ -45,7 +44,7 @@ def settings_of(folder, **settings):
 
 def assert_read_and_written_alike(folder):
     """Asserts that a directory is read as it is there, and again from what is written, under any `model_type`."""
-    ours, theirs = read_tokenizer(folder), auto(folder)
+    ours, theirs = headjax.read_tokenizer(folder), auto(folder)
     assert_alike(ours, theirs)
     for model_type in (json.loads((folder / "config.json").read_text())["model_type"], "headjax_decoder"):
         out = folder / model_type
@@ -55,7 +54,7 @@ def assert_read_and_written_alike(folder):
         assert_alike(ours, again)
         assert {*again.all_special_tokens} == {*theirs.all_special_tokens}
         assert again.chat_template == theirs.chat_template
-        assert read_tokenizer(out) == ours
+        assert headjax.read_tokenizer(out) == ours
     return ours
 
 
@@ -64,7 +63,7 @@ def test_every_family_is_read_as_transformers_reads_it(tmp_path, kind):
     DIRECTORIES[kind](tmp_path)
     ours = assert_read_and_written_alike(tmp_path)
     ours.save(tmp_path / "kept")
-    assert Tokenizer.load(tmp_path / "kept") == ours
+    assert headjax.Tokenizer.load(tmp_path / "kept") == ours
 
 
 LAST = {"content": "[ENT]", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False, "special": True}
@@ -118,7 +117,7 @@ def test_padding_and_truncation_of_the_file_are_sides_alone(tmp_path):
     texts = ["the cat sat", "cat sat the cat sat the cat sat"]
     cut = theirs(texts, truncation=True, max_length=7)
     expected = theirs.pad(cut, padding=True, pad_to_multiple_of=8, return_tensors="np")
-    found = text_batch(ours, texts, max_length=7)
+    found = headjax.text_batch(ours, texts, max_length=7)
     assert found["input_ids"].shape == (2, 8)
     assert not found.pop("token_type_ids").any()
     for name, array in found.items():
@@ -128,7 +127,7 @@ def test_padding_and_truncation_of_the_file_are_sides_alone(tmp_path):
 def test_examples_are_cut_on_their_side(tmp_path):
     wordpieces(tmp_path, truncation_side="left")
     text, pair = "the cat sat the cats", "sat the"
-    theirs, ours = auto(tmp_path), read_tokenizer(tmp_path)
+    theirs, ours = auto(tmp_path), headjax.read_tokenizer(tmp_path)
     for second in (None, pair):
         expected = theirs(text, second, truncation=True, max_length=6)["input_ids"]
         assert encode_sequences(ours, [text], second and [second], max_length=6).ids[0].tolist() == expected
@@ -138,41 +137,43 @@ def test_a_model_without_types_reads_both_texts_of_a_pair_as_one(tmp_path):
     wordpieces(tmp_path)
     for names, total in ((["input_ids", "token_type_ids"], 2), (["input_ids", "attention_mask"], 0)):
         settings_of(tmp_path, model_input_names=names)
-        ours, theirs = read_tokenizer(tmp_path), auto(tmp_path)
-        found = text_batch(ours, ["the cat"], ["sat"])["token_type_ids"]
+        ours, theirs = headjax.read_tokenizer(tmp_path), auto(tmp_path)
+        found = headjax.text_batch(ours, ["the cat"], ["sat"])["token_type_ids"]
         assert found.sum() == sum(theirs("the cat", "sat").get("token_type_ids", [])) == total
 
 
 def test_wordpieces_of_a_file_by_itself(tmp_path):
     """Its pieces show whether letters lose their case."""
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
-    assert text_batch(open_tokenizer(str(tmp_path / "vocab.txt")), ["Cat the"])["input_ids"][0, 1:3].tolist() == [9, 5]
+    assert headjax.text_batch(open_tokenizer(str(tmp_path / "vocab.txt")), ["Cat the"])["input_ids"][
+        0, 1:3
+    ].tolist() == [9, 5]
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES[:9]))
     lowered = wordpiece_tokenizer(tmp_path / "vocab.txt")
-    batch = text_batch(lowered, ["The Cats sat", "cat"], ["sat", "the dog"])
+    batch = headjax.text_batch(lowered, ["The Cats sat", "cat"], ["sat", "the dog"])
     assert batch["input_ids"].tolist() == [[2, 5, 6, 7, 8, 3, 8, 3], [2, 6, 3, 5, 1, 3, 0, 0]]
     assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 1, 0, 0]]
     for lines, said in (([*PIECES, "the"], f"line {len(PIECES) + 1}: "), (PIECES[:3], r"no \[MASK\]")):
         (tmp_path / "vocab.txt").write_text("\n".join(lines))
-        with pytest.raises(DataError, match=rf"^{tmp_path}/vocab.txt: {said}"):
+        with pytest.raises(headjax.DataError, match=rf"^{tmp_path}/vocab.txt: {said}"):
             wordpiece_tokenizer(tmp_path / "vocab.txt")
 
 
 def test_texts_that_are_no_batch():
     for texts, pairs, field in (("the cat", None, "texts"), ([], None, "texts"), (["the", "cat"], ["sat"], "pairs")):
-        with pytest.raises(DataError, match=f"^{field}: "):
-            text_batch(byte_tokenizer(), texts, pairs)
-    batch = text_batch(byte_tokenizer(), ["ab", "c"])
+        with pytest.raises(headjax.DataError, match=f"^{field}: "):
+            headjax.text_batch(headjax.byte_tokenizer(), texts, pairs)
+    batch = headjax.text_batch(headjax.byte_tokenizer(), ["ab", "c"])
     assert batch["input_ids"].tolist() == [[97, 98, 0, 0, 0, 0, 0, 0], [99, 0, 0, 0, 0, 0, 0, 0]]
 
 
 def test_folders_that_a_tokenizer_is_opened_from(tmp_path):
-    byte_tokenizer().save(tmp_path / "model" / "tokenizer")
-    assert open_tokenizer(str(tmp_path / "model")) == byte_tokenizer()
+    headjax.byte_tokenizer().save(tmp_path / "model" / "tokenizer")
+    assert open_tokenizer(str(tmp_path / "model")) == headjax.byte_tokenizer()
     assert open_tokenizer(str(tmp_path / "model" / "tokenizer")).prompt_ids("ab") == [97, 98]
-    with pytest.raises(DataError, match=f"^{tmp_path}: no tokenizer there$"):
+    with pytest.raises(headjax.DataError, match=f"^{tmp_path}: no tokenizer there$"):
         open_tokenizer(str(tmp_path))
-    assert read_tokenizer(tmp_path) is None
+    assert headjax.read_tokenizer(tmp_path) is None
 
 
 def code_of_the_directory(folder):
@@ -181,7 +182,7 @@ def code_of_the_directory(folder):
 
 
 def files_of_another_class(folder):
-    byte_tokenizer().save(folder)
+    headjax.byte_tokenizer().save(folder)
     (folder / "tokenizer.json").rename(folder / "vocab.json")
     describe(folder, "bert")
 
@@ -205,8 +206,8 @@ BROKEN = [
 def test_what_cannot_be_read_is_one_line(tmp_path, make, name, text, said):
     make(tmp_path)
     (tmp_path / name).write_text(text)
-    with pytest.raises(HeadjaxError, match=rf"^{tmp_path}{said}[^\n]*$"):
-        read_tokenizer(tmp_path)
+    with pytest.raises(headjax.HeadjaxError, match=rf"^{tmp_path}{said}[^\n]*$"):
+        headjax.read_tokenizer(tmp_path)
 
 
 SAVED = [
@@ -220,12 +221,12 @@ SAVED = [
 
 @pytest.mark.parametrize(("name", "text"), SAVED)
 def test_a_broken_file_of_a_saved_tokenizer_is_named(tmp_path, name, text):
-    byte_tokenizer().save(tmp_path)
+    headjax.byte_tokenizer().save(tmp_path)
     (tmp_path / name).unlink(missing_ok=True)
     if text is not None:
         (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(DataError, match=rf"^{tmp_path}/{name}: [^\n]*$"):
-        Tokenizer.load(tmp_path)
+    with pytest.raises(headjax.DataError, match=rf"^{tmp_path}/{name}: [^\n]*$"):
+        headjax.Tokenizer.load(tmp_path)
 
 
 def test_the_demo_and_saved_models_need_no_transformers(tmp_path):

@@ -6,10 +6,8 @@ import sys
 
 import pytest
 
-from headjax.core.errors import DataError
+import headjax
 from headjax.data.examples import encode_sequences
-from headjax.tokenizers.files import read_tokenizer
-from headjax.tokenizers.tokenizer import Tokenizer
 from tests.tokenizers.directories import auto, describe
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
@@ -59,7 +57,7 @@ def test_files_are_read_as_transformers_reads_them(tmp_path, family):
     numbers = {"pad_id": 3, **options} if family in ("llama", "mistral") else options
     write_model(tmp_path / name, **numbers)
     describe(tmp_path, family, kind)
-    ours, theirs = read_tokenizer(tmp_path), auto(tmp_path)
+    ours, theirs = headjax.read_tokenizer(tmp_path), auto(tmp_path)
     for text in READ:
         assert ours.prompt_ids(text) == theirs(text)["input_ids"], text
     assert dict(ours.special) == theirs.special_tokens_map
@@ -68,8 +66,8 @@ def test_files_are_read_as_transformers_reads_them(tmp_path, family):
 def test_a_file_of_something_else_is_one_line(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(b"no model")
     describe(tmp_path, "llama")
-    with pytest.raises(DataError, match=rf"^{tmp_path}: AutoTokenizer of transformers: [^\n]*$"):
-        read_tokenizer(tmp_path)
+    with pytest.raises(headjax.DataError, match=rf"^{tmp_path}: AutoTokenizer of transformers: [^\n]*$"):
+        headjax.read_tokenizer(tmp_path)
 
 
 @pytest.fixture
@@ -85,7 +83,7 @@ def marian(tmp_path):
 
 
 def test_marian_cuts_each_language_by_its_own_file(marian):
-    ours, theirs = read_tokenizer(marian), auto(marian)
+    ours, theirs = headjax.read_tokenizer(marian), auto(marian)
     texts = [*TEXTS, "the rat sat on  the dog", ">>deu<< the cat"]
     found = [ids.tolist() for ids in encode_sequences(ours, texts, max_length=100_000).ids]
     assert found == theirs(texts)["input_ids"]
@@ -95,9 +93,9 @@ def test_marian_cuts_each_language_by_its_own_file(marian):
     assert ours.encode("die Katze").tolist() != ours.for_targets.encode("die Katze").tolist()
     assert ours.max_length == ours.for_targets.max_length == 512
     ours.save(marian / "saved")
-    assert Tokenizer.load(marian / "saved") == ours
+    assert headjax.Tokenizer.load(marian / "saved") == ours
     describe(marian / "saved", "marian", "PreTrainedTokenizerFast")
-    assert read_tokenizer(marian / "saved").for_targets.prompt_ids("die Katze") == ours.for_targets.prompt_ids(
+    assert headjax.read_tokenizer(marian / "saved").for_targets.prompt_ids("die Katze") == ours.for_targets.prompt_ids(
         "die Katze"
     )
 
@@ -107,8 +105,8 @@ def test_marian_cuts_each_language_by_its_own_file(marian):
 )
 def test_a_vocabulary_of_marian_that_is_none_is_named(marian, tokens, said):
     (marian / "vocab.json").write_text(tokens)
-    with pytest.raises(DataError, match=rf"^{marian}/vocab.json: {said}"):
-        read_tokenizer(marian)
+    with pytest.raises(headjax.DataError, match=rf"^{marian}/vocab.json: {said}"):
+        headjax.read_tokenizer(marian)
 
 
 def test_the_library_may_be_missing(marian):

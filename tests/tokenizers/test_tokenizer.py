@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headjax.core.errors import ConfigError, DataError
-from headjax.tokenizers.tokenizer import END_OF_TEXT, Tokenizer
-from headjax.tokenizers.vocabularies import byte_tokenizer, train_bpe
+import headjax
+from headjax.tokenizers.tokenizer import END_OF_TEXT
+from headjax.tokenizers.vocabularies import train_bpe
 
 TEXTS = [
     "the cat sat on the mat, the cat sat",
@@ -20,12 +20,12 @@ TEXTS = [
 
 @pytest.fixture(scope="module", params=["bpe", "bytes"])
 def tokenizer(request):
-    return train_bpe(TEXTS, 280) if request.param == "bpe" else byte_tokenizer()
+    return train_bpe(TEXTS, 280) if request.param == "bpe" else headjax.byte_tokenizer()
 
 
 def changed(tokenizer, **parts):
     """The tokenizer with other parts of its JSON."""
-    return Tokenizer(json.dumps(json.loads(tokenizer.vocabulary) | parts), tokenizer.special)
+    return headjax.Tokenizer(json.dumps(json.loads(tokenizer.vocabulary) | parts), tokenizer.special)
 
 
 @example(text=f"before{END_OF_TEXT}after")
@@ -51,7 +51,7 @@ def test_one_text_or_many_are_encoded_alike(tokenizer):
 
 def test_a_directory_carries_the_tokenizer(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer")
-    loaded = Tokenizer.load(tmp_path / "tokenizer")
+    loaded = headjax.Tokenizer.load(tmp_path / "tokenizer")
     assert loaded == tokenizer
     assert loaded.fingerprint == tokenizer.fingerprint
     assert loaded.encode(["the mat"])[0].tolist() == tokenizer.encode(["the mat"])[0].tolist()
@@ -78,17 +78,21 @@ SLOW = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated",
 )
 def test_a_failure_of_the_library_is_one_line(field, parts):
     """A panic of the library is no `Exception`."""
-    with pytest.raises(DataError, match=f"^{field}[^\n]*$"):
-        changed(byte_tokenizer(), **parts).encode(["a" * 30 + "b"])
+    with pytest.raises(headjax.DataError, match=f"^{field}[^\n]*$"):
+        changed(headjax.byte_tokenizer(), **parts).encode(["a" * 30 + "b"])
 
 
 @pytest.mark.parametrize(
     ("kind", "field", "call"),
     [
-        (DataError, "tokenizer: it has no pad_token", lambda: byte_tokenizer().special_id("pad_token")),
-        (DataError, r"texts\[1\]: character 1 ", lambda: byte_tokenizer().encode(["a", "b\udc80"])),
-        (ConfigError, "vocab_size: must be at least 257", lambda: train_bpe(TEXTS, 256)),
-        (DataError, r"vocab_size: the text yields only \d+ tokens, not 262", lambda: train_bpe(["aé", "bc"], 262)),
+        (headjax.DataError, "tokenizer: it has no pad_token", lambda: headjax.byte_tokenizer().special_id("pad_token")),
+        (headjax.DataError, r"texts\[1\]: character 1 ", lambda: headjax.byte_tokenizer().encode(["a", "b\udc80"])),
+        (headjax.ConfigError, "vocab_size: must be at least 257", lambda: train_bpe(TEXTS, 256)),
+        (
+            headjax.DataError,
+            r"vocab_size: the text yields only \d+ tokens, not 262",
+            lambda: train_bpe(["aé", "bc"], 262),
+        ),
     ],
 )
 def test_a_bad_request_names_its_field(kind, field, call):
@@ -98,7 +102,7 @@ def test_a_bad_request_names_its_field(kind, field, call):
 
 def test_bytes_are_their_own_ids():
     text = "".join(map(chr, range(300))) + "日本"
-    tokenizer = byte_tokenizer()
+    tokenizer = headjax.byte_tokenizer()
     assert tokenizer.encode([text])[0].tolist() == list(text.encode())
     assert tokenizer.vocab_size == 257
     assert tokenizer.special_id("eos_token") == 256
@@ -111,4 +115,4 @@ def test_bpe_learns_merges_the_same_each_time():
     assert first.vocab_size == 280
     assert len(first.encode(["the cat sat"])[0]) < len("the cat sat")
     others = {train_bpe(TEXTS, 281).fingerprint, train_bpe(["another text, " * 4], 260).fingerprint}
-    assert len({first.fingerprint, byte_tokenizer().fingerprint, *others}) == 4
+    assert len({first.fingerprint, headjax.byte_tokenizer().fingerprint, *others}) == 4

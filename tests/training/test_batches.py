@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headjax.core.errors import DataError
-from headjax.data import DataConfig
+import headjax
 from headjax.training.run import Feed, prepare, validation_batches
 from tests.data.vocabulary import TEXT, write_lines, write_vocabulary
 from tests.training.runs import config, walk
@@ -30,12 +29,12 @@ def test_a_feed_goes_on_at_a_position(data, tmp_path):
     again.go_to(position, tmp_path)
     np.testing.assert_array_equal(next(again)["input_ids"], drawn[3])
     other = feed_of(data._replace(info={"data": "letters"}))
-    with pytest.raises(DataError, match=r"^config\.data: "):
+    with pytest.raises(headjax.DataError, match=r"^config\.data: "):
         other.go_to(position, tmp_path)
 
 
 def test_validation_needs_examples(data, tmp_path):
-    with pytest.raises(DataError, match=r"^config\.data: "):
+    with pytest.raises(headjax.DataError, match=r"^config\.data: "):
         prepare(config(), tmp_path, data._replace(validation=[]))
 
 
@@ -44,7 +43,9 @@ def test_validation_is_padded_no_more_than_training(tmp_path):
     sentences = [" ".join(generator.choice(TEXT[:12], generator.integers(2, 14))) for _ in range(30)]
     rows = write_lines(tmp_path / "rows.tsv", "sentence\tlabel", *(f"{text}\t{len(text) % 2}" for text in sentences))
     vocabulary = str(write_vocabulary(tmp_path))
-    config = DataConfig(task=str(rows), validation=str(rows), length=16, buckets=(8,), tokenizer=vocabulary)
+    config = headjax.data.DataConfig(
+        task=str(rows), validation=str(rows), length=16, buckets=(8,), tokenizer=vocabulary
+    )
     data = config.load()
     batches = list(validation_batches(data, 4))
     short = int((data.validation.lengths <= 8).sum())

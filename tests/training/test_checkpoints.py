@@ -12,13 +12,12 @@ import numpy as np
 import optax
 import pytest
 
-from headjax.core.errors import CheckpointError, HeadjaxError
-from headjax.mesh.mesh import MeshConfig
+import headjax
 from headjax.mesh.rules import ShardingConfig
-from headjax.storage.paths import path_of
 from headjax.training.checkpoints import Checkpoints
 from headjax.training.step import Trainer, TrainState
 from tests import tiny
+from tests.buckets import path_of
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def test_a_checkpoint_that_cannot_begin_fails_at_once_and_leaves_no_thread(state
     with Checkpoints(tmp_path, 1) as checkpoints:
         checkpoints.path.rmdir()
         checkpoints.path.touch()
-        with pytest.raises(HeadjaxError, match=r"checkpoints.*: not a directory"):
+        with pytest.raises(headjax.HeadjaxError, match=r"checkpoints.*: not a directory"):
             save(checkpoints, state, 1)
     left = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
     assert all(thread.name.startswith("asyncio") for thread in left)  # an executor's, which end with the process
@@ -71,7 +70,7 @@ def test_a_save_that_fails_while_the_run_ends_names_the_folder(state, tmp_path, 
 
     checkpoints = Checkpoints(tmp_path, 1)
     monkeypatch.setattr(checkpoints._manager, "close", close)
-    with pytest.raises(HeadjaxError, match=f"^{tmp_path}/checkpoints: no space left on device$"), checkpoints:
+    with pytest.raises(headjax.HeadjaxError, match=f"^{tmp_path}/checkpoints: no space left on device$"), checkpoints:
         pass
 
 
@@ -79,7 +78,7 @@ def test_the_newest_checkpoint_is_restored_and_one_that_cannot_be_is_named(state
     assert restored(three, state) == (3, 3, [1, 2, 3])
     largest(three / "checkpoints" / "3" / "state").unlink()
     with Checkpoints(three, keep=3) as checkpoints:
-        with pytest.raises(CheckpointError, match=f"^{three}/checkpoints/3: cannot be restored"):
+        with pytest.raises(headjax.CheckpointError, match=f"^{three}/checkpoints/3: cannot be restored"):
             checkpoints.restore(checkpoints.latest, state)
         assert checkpoints.steps == [1, 2, 3]
     shutil.rmtree(three / "checkpoints" / "3")
@@ -104,7 +103,7 @@ def test_a_checkpoint_is_restored_onto_any_mesh(before, after, tmp_path):
     """Every array comes back bit for bit, and lies where the new mesh wants it."""
     config, optimizer, places = tiny.decoder_config(), optax.adam(0.1), ShardingConfig(misfits="replicate")
     made, wanted = (
-        Trainer(config, optimizer, MeshConfig(**{"data": 1} | sizes).build(), sharding=places).abstract_state()
+        Trainer(config, optimizer, headjax.MeshConfig(**{"data": 1} | sizes).build(), sharding=places).abstract_state()
         for sizes in (before, after)
     )
     numbers = np.random.default_rng(0)

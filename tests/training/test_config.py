@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headjax.core.errors import ConfigError
+import headjax
 from headjax.core.serialize import to_data
-from headjax.training.config import train_config
 from tests.training import runs
 
 FIELDS = runs.FIELDS | {"model": runs.POST_NORM}
@@ -17,19 +16,19 @@ FIELDS = runs.FIELDS | {"model": runs.POST_NORM}
     [("admin", "post_norm"), ("admin_constant", "post_norm"), ("deep_norm", "post_norm"), (None, "pre_norm")],
 )
 def test_the_architecture_of_a_run_is_its_model_as_the_initialisation_wants_it(initialization, residual):
-    fields = to_data(train_config(FIELDS))
+    fields = to_data(headjax.train_config(FIELDS))
     fields["model"]["residual"] = residual
     fields["initialization"] = initialization and {"kind": initialization}
-    started = train_config(fields)
+    started = headjax.train_config(fields)
     assert started.trained(0) is None
     assert (started.architecture() == started.model) == (initialization is None)
 
 
 def test_the_warm_up_ends_within_the_run():
-    with pytest.raises(ConfigError, match=r"^config\.optimizer\.schedule\.warmup_steps: "):
-        train_config(FIELDS | {"optimizer": runs.constant(warmup_steps=8)})
+    with pytest.raises(headjax.ConfigError, match=r"^config\.optimizer\.schedule\.warmup_steps: "):
+        headjax.train_config(FIELDS | {"optimizer": runs.constant(warmup_steps=8)})
 
 
 def test_fields_that_do_not_fit_each_other_are_named():
-    with pytest.raises(ConfigError, match=r"^config\.model\.attention: "):
-        train_config(FIELDS | {"model": FIELDS["model"] | {"attention": [FIELDS["model"]["attention"]] * 2}})
+    with pytest.raises(headjax.ConfigError, match=r"^config\.model\.attention: "):
+        headjax.train_config(FIELDS | {"model": FIELDS["model"] | {"attention": [FIELDS["model"]["attention"]] * 2}})

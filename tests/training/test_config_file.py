@@ -2,14 +2,10 @@
 
 import pytest
 
-from headjax.core.errors import ConfigError
+import headjax
 from headjax.core.fields import parse_arguments
 from headjax.initialization import Admin
-from headjax.nn import CompressedAttention, GroupedAttention, Kind, MultiHeadAttention
-from headjax.storage.paths import path_of
-from headjax.training.config import train_config
-from headjax.training.config_file import load_config
-from headjax.training.optimizer import ConstantRate
+from tests.buckets import path_of
 from tests.training import runs
 
 FILE = """
@@ -30,38 +26,38 @@ def file(tmp_path):
 
 
 def test_arguments_keep_the_types_of_their_defaults(file):
-    config = load_config(f"{file}:width=16,rate=1,name=a=b,smoke")
+    config = headjax.load_config(f"{file}:width=16,rate=1,name=a=b,smoke")
     assert config.to_dict() == {"model": {"width": 16, "name": "a=b"}, "rate": 1.0, "smoke": True}
-    assert load_config(f"{file}:smoke=false").smoke is False
+    assert headjax.load_config(f"{file}:smoke=false").smoke is False
     assert vars(parse_arguments("", a=1, b="x")) == {"a": 1, "b": "x"}
 
 
 def test_a_config_in_a_bucket(bucket):
     path = path_of(bucket) / "config.py"
     path.write_text(FILE)
-    assert load_config(f"{path}:width=16,name=gs://a/b").model.to_dict() == {"width": 16, "name": "gs://a/b"}
-    assert load_config(str(path), ["--config.rate=2"]).rate == 2.0
-    with pytest.raises(ConfigError, match=rf"^{bucket}/other.py: "):
-        load_config(f"{bucket}/other.py:width=1")
+    assert headjax.load_config(f"{path}:width=16,name=gs://a/b").model.to_dict() == {"width": 16, "name": "gs://a/b"}
+    assert headjax.load_config(str(path), ["--config.rate=2"]).rate == 2.0
+    with pytest.raises(headjax.ConfigError, match=rf"^{bucket}/other.py: "):
+        headjax.load_config(f"{bucket}/other.py:width=1")
 
 
 def test_overrides_set_fields_named_or_left_at_their_default(file):
     overrides = ["--config.model.width=3", "--config.rate=2", "--config.model.name=7", "--config.model.depth=5"]
-    config = load_config(file, [*overrides, "--config.smoke=True"])
+    config = headjax.load_config(file, [*overrides, "--config.smoke=True"])
     assert config.to_dict() == {"model": {"width": 3, "name": "7", "depth": 5}, "rate": 2.0, "smoke": True}
-    assert load_config(file, [f"--config.rate={10**400}"]).rate == 10**400  # which the run's config refuses
+    assert headjax.load_config(file, [f"--config.rate={10**400}"]).rate == 10**400  # which the run's config refuses
 
 
 @pytest.mark.parametrize("argument", ["widht=3", "width=x", "width", "smoke=maybe"])
 def test_unusable_arguments(file, argument):
-    with pytest.raises(ConfigError, match=f"^{file}: config argument.*{argument[:4]}"):
-        load_config(f"{file}:{argument}")
+    with pytest.raises(headjax.ConfigError, match=f"^{file}: config argument.*{argument[:4]}"):
+        headjax.load_config(f"{file}:{argument}")
 
 
 @pytest.mark.parametrize("path", ["model.width", "rate"])
 def test_unusable_overrides(file, path):
-    with pytest.raises(ConfigError, match=f"^config.{path}: "):
-        load_config(file, [f"--config.{path}.x=3"])
+    with pytest.raises(headjax.ConfigError, match=f"^config.{path}: "):
+        headjax.load_config(file, [f"--config.{path}.x=3"])
 
 
 @pytest.mark.parametrize(
@@ -75,8 +71,8 @@ def test_unusable_files(tmp_path, text):
     path = tmp_path / "broken.py"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ConfigError, match=f"^{path}: ") as error:
-        load_config(str(path))
+    with pytest.raises(headjax.ConfigError, match=f"^{path}: ") as error:
+        headjax.load_config(str(path))
     assert "\n" not in str(error.value)
 
 
@@ -87,15 +83,17 @@ def run(tmp_path):
     schedule = {"kind": "cosine", "peak": 0.01, "final": 0.5}
     fields = runs.FIELDS | {"optimizer": {"kind": "adamw", "schedule": schedule}, "initialization": None}
     file.write_text(f"from ml_collections import ConfigDict\ndef get_config(arg=''): return ConfigDict({fields})\n")
-    return lambda *overrides: train_config(load_config(str(file), [f"--config.{each}" for each in overrides]))
+    return lambda *overrides: headjax.train_config(
+        headjax.load_config(str(file), [f"--config.{each}" for each in overrides])
+    )
 
 
 def test_another_kind_drops_the_fields_it_does_not_have_and_text_stays_text(run):
     overrides = ("model.attention.kind=grouped", "model.attention.kv_heads=1", "optimizer.schedule.kind=constant_rate")
     found = run(*overrides, "data.validation='2024'")
     assert found == run("data.validation='2024'", *reversed(overrides))
-    assert found.model.attention == (Kind(GroupedAttention, num_heads=2, kv_heads=1, head_dim=8),) * 2
-    assert found.optimizer.schedule == ConstantRate(peak=0.01)
+    assert found.model.attention == (headjax.Kind(headjax.GroupedAttention, num_heads=2, kv_heads=1, head_dim=8),) * 2
+    assert found.optimizer.schedule == headjax.ConstantRate(peak=0.01)
     assert found.data.validation == "2024"
     assert run("model.attention.kind=multi_head") == run()
     # A group inside another one, and a group that the file leaves out.
@@ -105,8 +103,8 @@ def test_another_kind_drops_the_fields_it_does_not_have_and_text_stays_text(run)
         "model.attention.rank=3",
         *(f"model.attention.inner.{each}" for each in inner),
     )
-    inside = Kind(MultiHeadAttention, num_heads=1, head_dim=4)
-    assert wrapped.model.attention == (Kind(CompressedAttention, inner=inside, rank=3),) * 2
+    inside = headjax.Kind(headjax.MultiHeadAttention, num_heads=1, head_dim=4)
+    assert wrapped.model.attention == (headjax.Kind(headjax.CompressedAttention, inner=inside, rank=3),) * 2
     assert run("initialization.exclude_padding=True", "initialization.kind=admin").initialization == Admin(
         exclude_padding=True
     )
@@ -126,5 +124,5 @@ def test_another_kind_drops_the_fields_it_does_not_have_and_text_stays_text(run)
     ],
 )
 def test_unusable_kinds_and_groups(run, overrides, field):
-    with pytest.raises(ConfigError, match=f"^config.{field}: "):
+    with pytest.raises(headjax.ConfigError, match=f"^config.{field}: "):
         run(*overrides.split())

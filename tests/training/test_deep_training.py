@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from headjax.cli import main
-from headjax.models.model import load
+import headjax
 from tests import tiny
 from tests.closeness import assert_trees_equal
+from tests.command_line import main
 from tests.training.runs import MODEL, POST_NORM, after, constant, run, terminate, walk
 
 LAYERS = POST_NORM["num_layers"]
@@ -34,7 +34,7 @@ def measured(data, tmp_path_factory):
 
 def test_the_model_directory_holds_the_omegas_and_how_they_were_found(measured):
     result, _ = measured
-    model = load(result.path)
+    model = headjax.load(result.path)
     assert model.config.residual == "scaled_post_norm"
     initialized, trained = model.history
     assert (initialized["action"], initialized["kind"], initialized["batches"]) == ("initialize", "admin", 1)

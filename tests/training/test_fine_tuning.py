@@ -4,19 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.core.tensors import flatten
-from headjax.data import DataConfig
-from headjax.evaluation.specs import load_task
-from headjax.evaluation.task import evaluate_task
-from headjax.models.encoder import EncoderConfig
-from headjax.models.tasks import Classification, NoTask, SentenceSimilarity
-from headjax.training.config import TrainConfig
-from headjax.training.loop import train
-from headjax.training.optimizer import AdamW, ConstantRate
+import headjax
 from tests import tiny
 from tests.closeness import assert_trees_close, close_to
 from tests.data.vocabulary import TEXT, WORDS, write_lines, write_vocabulary
-from tests.tiny import multi_head
+from tests.tiny import flatten, multi_head
 
 pytestmark = pytest.mark.whole
 
@@ -34,34 +26,34 @@ def folder(tmp_path_factory):
 
 
 def config_of(folder, task, **fields):
-    model = EncoderConfig(
+    model = headjax.EncoderConfig(
         attention=multi_head(), hidden=32, vocab_size=len(WORDS), max_length=16, width=16, num_layers=1,
         dropout=0.0, attention_dropout=0.0, task=task,
     )  # fmt: skip
-    data = DataConfig(
+    data = headjax.data.DataConfig(
         task=str(folder / "train.tsv"), validation=str(folder / "dev.tsv"), length=16, buckets=(8,),
         tokenizer=str(write_vocabulary(folder)),
     )  # fmt: skip
     fields = {
         "model": model, "data": data, "batch_size": 16, "steps": 100, "tensorboard": False,
-        "optimizer": AdamW(schedule=ConstantRate(peak=0.01)),
+        "optimizer": headjax.AdamW(schedule=headjax.ConstantRate(peak=0.01)),
     } | fields  # fmt: skip
-    return TrainConfig(**fields)
+    return headjax.TrainConfig(**fields)
 
 
 def test_a_classifier_learns_and_is_evaluated_as_it_was_trained(folder, tmp_path):
-    result = train(config_of(folder, Classification(classes=2)), tmp_path / "run")
+    result = headjax.train(config_of(folder, headjax.tasks.Classification(classes=2)), tmp_path / "run")
     assert result.metrics["accuracy"] > 0.9
     assert set(result.metrics) == {"loss", "accuracy", "macro_f1", "matthews"}
-    task = load_task(str(folder / "dev.tsv"), result.model)
-    assert evaluate_task(result.model, task) == close_to(dict(result.metrics), sums=tiny.SUMS)
+    task = headjax.load_task(str(folder / "dev.tsv"), result.model)
+    assert headjax.evaluate_task(result.model, task) == close_to(dict(result.metrics), sums=tiny.SUMS)
     assert result.model.history[-1]["data"]["labels"] == ["0", "1"]
 
 
 def test_seeds_of_a_fine_tuning_start_from_outputs_of_their_own(folder, tmp_path):
-    tiny.model(config_of(folder, NoTask()).model).save(tmp_path / "model")
-    fields = {"model": None, "start": str(tmp_path / "model"), "task": Classification(classes=2)}
-    config = TrainConfig(**vars(config_of(folder, NoTask())) | fields)
+    tiny.model(config_of(folder, headjax.tasks.NoTask()).model).save(tmp_path / "model")
+    fields = {"model": None, "start": str(tmp_path / "model"), "task": headjax.tasks.Classification(classes=2)}
+    config = headjax.TrainConfig(**vars(config_of(folder, headjax.tasks.NoTask())) | fields)
     first, again, other = (config.trained(seed).params for seed in (1, 1, 2))
     assert_trees_close(flatten(first), flatten(again), sums=1)
     first, other = flatten(first), flatten(other)
@@ -72,18 +64,27 @@ def test_seeds_of_a_fine_tuning_start_from_outputs_of_their_own(folder, tmp_path
 
 def test_sentence_embeddings_learn_similarities(folder, tmp_path):
     """From a directory, with the output that compares sentences; equal sentences are similar, others are not."""
-    from headjax.models.model import Model
 
     generator = np.random.default_rng(1)
     sentences = [" ".join(generator.choice(TEXT[:12], 5)) for _ in range(40)]
     pairs = [f"{s}\t{s if i % 2 else sentences[i - 1]}\t{5 * (i % 2)}" for i, s in enumerate(sentences)]
     path = write_lines(folder / "pairs.tsv", "first\tsecond\tscore", *pairs)
-    base = config_of(folder, NoTask()).model
-    model = Model(base, base.initialize(jax.random.key(0)), (), config_of(folder, NoTask()).data.load().tokenizer)
+    base = config_of(folder, headjax.tasks.NoTask()).model
+    model = headjax.Model(
+        base, base.initialize(jax.random.key(0)), (), config_of(folder, headjax.tasks.NoTask()).data.load().tokenizer
+    )
     model.save(tmp_path / "model")
     columns = {"text": "first", "second": "second", "label": "score"}
-    data = DataConfig(task=f"similarity:{path}", validation=str(path), columns=columns, length=8)
-    fields = {"model": None, "start": str(tmp_path / "model"), "task": SentenceSimilarity(), "data": data, "steps": 40}
-    result = train(TrainConfig(**vars(config_of(folder, NoTask())) | fields), tmp_path / "run")
+    data = headjax.data.DataConfig(task=f"similarity:{path}", validation=str(path), columns=columns, length=8)
+    fields = {
+        "model": None,
+        "start": str(tmp_path / "model"),
+        "task": headjax.tasks.SentenceSimilarity(),
+        "data": data,
+        "steps": 40,
+    }
+    result = headjax.train(
+        headjax.TrainConfig(**vars(config_of(folder, headjax.tasks.NoTask())) | fields), tmp_path / "run"
+    )
     assert result.metrics["spearman"] > 0.8
     assert result.model.history[0]["action"] == "task"

@@ -6,12 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.tensors import Normal
 from headjax.mesh.distributed import put_batch
-from headjax.mesh.mesh import MeshConfig
-from headjax.models import EncoderConfig, EncoderDecoderConfig, VisionConfig
-from headjax.models.tasks import Classification, MaskedLanguageModel
-from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.step import Trainer
 from tests import tiny
 from tests.closeness import assert_close
@@ -32,18 +29,23 @@ FIELDS = {
 TEXT_FIELDS = FIELDS | {"vocab_size": tiny.VOCABULARY}
 MODELS = {
     "encoder": (
-        EncoderConfig(**TEXT_FIELDS, max_length=tiny.MAX_LENGTH, task=MaskedLanguageModel()),
+        headjax.EncoderConfig(**TEXT_FIELDS, max_length=tiny.MAX_LENGTH, task=headjax.tasks.MaskedLanguageModel()),
         TEXT | {"labels": LABELS},
     ),
     "encoder_decoder": (
-        EncoderDecoderConfig.transformer_base(
+        headjax.EncoderDecoderConfig.transformer_base(
             **TEXT_FIELDS, activation="gelu", decoder_attention=tiny.collaborative(), start_token=3
         ),
         TEXT | {"labels": LABELS[:, :8]},
     ),
     "vision": (
-        VisionConfig(
-            **FIELDS, embedding_dropout=0.0, image_size=6, patch_size=2, channels=3, task=Classification(classes=5)
+        headjax.VisionConfig(
+            **FIELDS,
+            embedding_dropout=0.0,
+            image_size=6,
+            patch_size=2,
+            channels=3,
+            task=headjax.tasks.Classification(classes=5),
         ),
         {"pixel_values": IMAGES, "labels": np.array([1, 3, 0, 4])},
     ),
@@ -70,8 +72,8 @@ CHANGED = (
 @pytest.mark.parametrize("name", first(2, GOLDEN))
 def test_golden_losses_of_two_steps(name):
     config, batch = MODELS[name]
-    mesh = MeshConfig(data=1).build(jax.devices()[:1])
-    optimizer = AdamW(schedule=ConstantRate(peak=0.01), epsilon=1e-3).build(config.tensors(), 10)
+    mesh = headjax.MeshConfig(data=1).build(jax.devices()[:1])
+    optimizer = headjax.AdamW(schedule=headjax.ConstantRate(peak=0.01), epsilon=1e-3).build(config.tensors(), 10)
     trainer = Trainer(config, optimizer, mesh)
     state = trainer.first_state()
     found = []

@@ -9,15 +9,14 @@ import signal
 
 import pytest
 
-from headjax.core.errors import CheckpointError, ConfigError, HeadjaxError
-from headjax.core.tensors import flatten
-from headjax.models.model import load
-from headjax.storage.paths import path_of
+import headjax
 from headjax.training.recording import read_metrics
 from headjax.training.workdir import check_workdir
 from tests import tiny
+from tests.buckets import path_of
 from tests.closeness import assert_trees_close, assert_trees_equal, close_to
 from tests.selected import further
+from tests.tiny import flatten
 from tests.training.runs import STEPS, after, config, constant, run, terminate, walk
 
 pytestmark = pytest.mark.whole
@@ -48,8 +47,8 @@ def test_training_learns_and_leaves_a_model_directory(uninterrupted):
     losses = [record["train/loss"] for record in read_metrics(workdir / "metrics.jsonl") if "train/loss" in record]
     assert len(losses) == STEPS
     assert losses[-1] < losses[0] - 0.1
-    assert_trees_equal(load(result.path).params, result.model.params)
-    assert load(result.path).history[-1]["action"] == "train"
+    assert_trees_equal(headjax.load(result.path).params, result.model.params)
+    assert headjax.load(result.path).history[-1]["action"] == "train"
 
 
 @pytest.mark.parametrize(("step", "place"), [(2, "tmp_path"), (3, "tmp_path"), further(5, "tmp_path"), (3, "bucket")])
@@ -66,7 +65,7 @@ def test_a_run_stopped_by_sigterm_goes_on_bit_for_bit(step, place, uninterrupted
     assert continued.finished
     assert_trees_equal(continued.model.params, whole.model.params)
     assert str(continued.path) == f"{folder}/model"
-    assert_trees_equal(load(f"{folder}/model").params, whole.model.params)
+    assert_trees_equal(headjax.load(f"{folder}/model").params, whole.model.params)
     assert continued.metrics == whole.metrics
 
     def values(path):
@@ -121,7 +120,7 @@ def test_a_finished_run_started_again_changes_nothing(uninterrupted, data, copy)
 def test_a_damaged_checkpoint_is_named_and_without_it_the_run_ends_as_ever(uninterrupted, data, copy):
     for file in (copy / "checkpoints" / "7" / "state" / "d").iterdir():
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(CheckpointError, match=r"checkpoints/7: cannot be restored"):
+    with pytest.raises(headjax.CheckpointError, match=r"checkpoints/7: cannot be restored"):
         run(copy, data)
     shutil.rmtree(copy / "checkpoints" / "7")
     again = run(copy, data)
@@ -145,7 +144,7 @@ def test_the_best_weights_are_kept(data, tmp_path):
     assert whole.kept_step == continued.kept_step == best
     assert whole.metrics["loss"] == continued.metrics["loss"] == losses[best]
     assert whole.model.history[-1]["steps"] == best
-    assert_trees_equal(load(whole.path).params, continued.model.params)
+    assert_trees_equal(headjax.load(whole.path).params, continued.model.params)
 
 
 def test_a_run_is_extended(data, tmp_path):
@@ -158,7 +157,7 @@ def test_a_run_is_extended(data, tmp_path):
     longer = run(tmp_path / "run", data, optimizer=optimizer)
     assert (longer.finished, longer.steps) == (True, 7)
     assert_trees_equal(longer.model.params, whole.model.params)
-    assert load(longer.path).history[-1]["steps"] == 7
+    assert headjax.load(longer.path).history[-1]["steps"] == 7
 
 
 def contents(folder):
@@ -183,7 +182,7 @@ def another_schedule(**fields):
 )
 def test_a_workdir_of_another_run_is_left_alone(changes, difference, data, copy):
     before = contents(copy)
-    with pytest.raises(CheckpointError, match=f"copy: .*{difference}"):
+    with pytest.raises(headjax.CheckpointError, match=f"copy: .*{difference}"):
         run(copy, data, **changes)
     assert contents(copy) == before
 
@@ -199,7 +198,7 @@ def test_whose_run_it_is_the_config_in_its_folder_says(copy):
         ("[]", r"config is \[\] there and null here"),
     ):
         file.write_text(content)
-        with pytest.raises(CheckpointError, match=refusal):
+        with pytest.raises(headjax.CheckpointError, match=refusal):
             check_workdir(copy, config())
 
 
@@ -228,7 +227,7 @@ def test_a_second_run_in_a_workdir_is_refused(data, tmp_path):
 
     def begin_another():
         before = (tmp_path / "metrics.jsonl").read_bytes()
-        with pytest.raises(HeadjaxError, match="in use by another process") as caught:
+        with pytest.raises(headjax.HeadjaxError, match="in use by another process") as caught:
             run(tmp_path, data)
         assert (tmp_path / "metrics.jsonl").read_bytes() == before
         second.append(str(caught.value))
@@ -240,7 +239,7 @@ def test_a_second_run_in_a_workdir_is_refused(data, tmp_path):
 
 def test_what_cannot_begin_is_refused_before_anything_is_compiled_or_written(data, bucket, tmp_path, monkeypatch):
     monkeypatch.setattr("headjax.training.step._program", None)
-    with pytest.raises(ConfigError, match=r"^config\.batch_size: "):
+    with pytest.raises(headjax.ConfigError, match=r"^config\.batch_size: "):
         run(tmp_path / "run", data, batch_size=6, mesh={"data": 8})
     assert not (tmp_path / "run").exists()
     (tmp_path / "file").touch()
@@ -249,7 +248,7 @@ def test_what_cannot_begin_is_refused_before_anything_is_compiled_or_written(dat
         ("s3://b/run", r"^s3://b/run: not a path that headjax reads or writes"),
         (tmp_path / "file" / "run", r"file/run: "),
     ):
-        with pytest.raises(HeadjaxError, match=refusal):
+        with pytest.raises(headjax.HeadjaxError, match=refusal):
             run(folder, data)
 
 
@@ -269,7 +268,7 @@ def test_some_steps_are_traced(data, tmp_path):
     run(tmp_path, data, steps=3, options=profiled)
     (trace,) = (tmp_path / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb")
     assert b"train" in trace.read_bytes()
-    with pytest.raises(HeadjaxError, match=r"^--profile-steps: "):
+    with pytest.raises(headjax.HeadjaxError, match=r"^--profile-steps: "):
         run(tmp_path / "other", data, steps=2, options=profiled)
 
 

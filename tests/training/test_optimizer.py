@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.tensors import Ones, flatten
-from headjax.training.optimizer import AdamW, ConstantRate, Cosine, InverseSquareRoot, LinearDecay, decayed
+import headjax
+from headjax.training.optimizer import Cosine, InverseSquareRoot, decayed
 from tests import tiny
+from tests.tiny import flatten
 
-ONES = tiny.decoder_config(*[tiny.layer(tiny.collaborative(mixing_init=Ones))] * 4)
+ONES = tiny.decoder_config(*[tiny.layer(tiny.collaborative(mixing_init=headjax.nn.Ones))] * 4)
 """Its mixing matrices start as normalisations do."""
 
 
@@ -22,9 +23,9 @@ ONES = tiny.decoder_config(*[tiny.layer(tiny.collaborative(mixing_init=Ones))] *
     ("schedule", "rates"),
     [
         (Cosine(peak=2.0, warmup_steps=2, final=0.5), [0.0, 1.0, 2.0, 1.5, 1.0]),
-        (LinearDecay(peak=2.0, warmup_steps=2), [0.0, 1.0, 2.0, 1.0, 0.0]),
+        (headjax.LinearDecay(peak=2.0, warmup_steps=2), [0.0, 1.0, 2.0, 1.0, 0.0]),
         (InverseSquareRoot(peak=2.0, warmup_steps=2), [0.0, 1.0, 2.0, 2.0 * (2 / 3) ** 0.5, 2.0 * (2 / 4) ** 0.5]),
-        (ConstantRate(peak=2.0), [2.0] * 5),
+        (headjax.ConstantRate(peak=2.0), [2.0] * 5),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -42,7 +43,7 @@ def params():
 def test_a_step_without_gradients_moves_decayed_weights_alone(params):
     """AdamW's update is then -rate * weight_decay * weight, also of a mixing matrix that starts as ones."""
     tensors = ONES.tensors()
-    optimizer = AdamW(schedule=ConstantRate(peak=0.1), weight_decay=0.5).build(tensors, 1)
+    optimizer = headjax.AdamW(schedule=headjax.ConstantRate(peak=0.1), weight_decay=0.5).build(tensors, 1)
     updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
     moved = {path: float(array.min()) for path, array in flatten(updates).items()}
     wanted = {path: -0.05 if decays else 0.0 for path, decays in flatten(decayed(tensors)).items()}
@@ -55,7 +56,9 @@ def test_large_gradients_are_clipped_before_the_update(params):
     """Adam's first moment is linear in the gradient that it sees."""
     size = sum(array.size for array in jax.tree.leaves(params)) ** 0.5
     for clip_norm, seen in ((0.0, 3.0), (1.0, 1.0 / size)):
-        optimizer = AdamW(schedule=ConstantRate(peak=0.1), clip_norm=clip_norm, b1=0.9).build(ONES.tensors(), 1)
+        optimizer = headjax.AdamW(schedule=headjax.ConstantRate(peak=0.1), clip_norm=clip_norm, b1=0.9).build(
+            ONES.tensors(), 1
+        )
         _, state = optimizer.update(jax.tree.map(lambda array: 3.0 * array, params), optimizer.init(params), params)
         for moment in jax.tree.leaves(state[1][0].mu):
             np.testing.assert_allclose(moment, 0.1 * seen, rtol=1e-5)

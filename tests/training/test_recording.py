@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headjax.core.errors import HeadjaxError
-from headjax.storage.paths import path_of
+import headjax
 from headjax.training.recording import Metrics, read_metrics
+from tests.buckets import path_of
 
 
 def test_a_continued_run_drops_the_records_after_its_step(tmp_path):
@@ -36,7 +36,7 @@ def test_an_evaluation_that_is_made_anew_is_recorded_once(tmp_path):
 def test_what_cannot_be_written_is_named(tmp_path):
     with Metrics(tmp_path, 0, tensorboard=False) as writer:
         writer.path = Path("/dev/full")
-        with pytest.raises(HeadjaxError, match=r"^/dev/full: "):
+        with pytest.raises(headjax.HeadjaxError, match=r"^/dev/full: "):
             writer.write(1, {"loss": 1.0})
 
 

@@ -7,9 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from headjax.training.config import train_config
-from headjax.training.config_file import load_config
-from headjax.training.loop import train
+import headjax
 
 PAPERS = Path(__file__).parents[2] / "configs" / "papers"
 
@@ -25,7 +23,9 @@ def first_device(monkeypatch):
 
 def rehearse(spec, workdir, *overrides):
     name, _, arguments = spec.partition(":")
-    return train(train_config(load_config(f"{PAPERS / name}.py:{arguments},smoke", overrides)), workdir)
+    return headjax.train(
+        headjax.train_config(headjax.load_config(f"{PAPERS / name}.py:{arguments},smoke", overrides)), workdir
+    )
 
 
 def test_the_second_stage_of_bert_starts_from_the_first(tmp_path):

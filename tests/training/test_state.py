@@ -8,17 +8,17 @@ import numpy as np
 import optax
 import pytest
 
-from headjax.core.tensors import flatten
-from headjax.mesh.mesh import MeshConfig
+import headjax
 from headjax.training.step import Trainer
 from tests import tiny
 from tests.closeness import assert_trees_equal
+from tests.tiny import flatten
 
 MODEL = tiny.decoder_config()
 
 
 def test_a_state_lies_where_its_abstract_state_says():
-    mesh = MeshConfig(data=2, fsdp=2, model=2).build()
+    mesh = headjax.MeshConfig(data=2, fsdp=2, model=2).build()
     trainer = Trainer(MODEL, optax.adam(0.1), mesh)
     made, wanted = trainer.first_state(), trainer.abstract_state()
     described = jax.tree.map(lambda array: (array.shape, array.dtype, array.sharding), (made, wanted))
@@ -29,7 +29,7 @@ def test_a_state_lies_where_its_abstract_state_says():
 
 def test_a_state_keeps_a_copy_of_given_parameters():
     """Training steps donate their state."""
-    mesh = MeshConfig(data=1).build(jax.devices()[:1])
+    mesh = headjax.MeshConfig(data=1).build(jax.devices()[:1])
     model = tiny.model(MODEL)
     made = Trainer(MODEL, optax.sgd(0.1), mesh).first_state(model.params)
     assert_trees_equal(made.params, model.params)
@@ -40,7 +40,7 @@ def test_a_state_keeps_a_copy_of_given_parameters():
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_parameters_of_a_short_type_are_trained_in_float32(dtype):
     """Steps smaller than half a unit in the last place would be lost; moments would be as coarse."""
-    mesh = MeshConfig(data=1).build(jax.devices()[:1])
+    mesh = headjax.MeshConfig(data=1).build(jax.devices()[:1])
     coarse = jax.tree.map(lambda array: array.astype(dtype), tiny.model(MODEL).params)
     trainer = Trainer(MODEL, optax.adam(1e-5), mesh)
     with pytest.warns(UserWarning, match=jnp.dtype(dtype).name):

@@ -9,25 +9,22 @@ import numpy as np
 import optax
 import pytest
 
+import headjax
 from headjax.core.class_names import IGNORED
-from headjax.core.tensors import count, flatten
+from headjax.core.tensors import count
 from headjax.evaluation.task import measure_batch
 from headjax.mesh.distributed import put_batch
-from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.rules import ShardingConfig
-from headjax.models import Compute, Model, VisionConfig
-from headjax.models.config import Loss
-from headjax.models.tasks import Classification
 from headjax.plan.plan import collectives
-from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.step import Trainer, _program, gradient
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_close, close_to
 from tests.hub.directories import T5, model_of
+from tests.tiny import flatten
 
 BATCH = 16
 CONFIG = tiny.decoder_config(tiny.layer(), tied=False)
-OPTIMIZER = AdamW(schedule=ConstantRate(peak=0.01), epsilon=1e-3).build(CONFIG.tensors(), 10)
+OPTIMIZER = headjax.AdamW(schedule=headjax.ConstantRate(peak=0.01), epsilon=1e-3).build(CONFIG.tensors(), 10)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +51,7 @@ def two_steps(mesh, batch, **options):
 
 
 def one_device():
-    return MeshConfig(data=1).build(jax.devices()[:1])
+    return headjax.MeshConfig(data=1).build(jax.devices()[:1])
 
 
 def program(mesh, batch, config=CONFIG, sharding=ShardingConfig(), **options):
@@ -89,21 +86,21 @@ def assert_the_same(found, plain):
 )
 def test_a_batch_in_parts_on_any_mesh_is_the_batch(sizes, accumulate, plain, batch):
     devices = jax.devices()[: int(np.prod(list(sizes.values())))]
-    assert_the_same(two_steps(MeshConfig(**sizes).build(devices), batch, accumulate=accumulate), plain)
+    assert_the_same(two_steps(headjax.MeshConfig(**sizes).build(devices), batch, accumulate=accumulate), plain)
 
 
 def test_copies_add_up_their_parts_and_reduce_once(batch):
     """One gradient and the sums of losses and targets, however many the parts are."""
-    sent = collectives(program(MeshConfig(data=8).build(), batch, accumulate=2).compile().as_text())
+    sent = collectives(program(headjax.MeshConfig(data=8).build(), batch, accumulate=2).compile().as_text())
     assert sent.keys() == {"all-reduce"}
     assert sent["all-reduce"].bytes == 4 * count(CONFIG.tensors()) + 2 * 4
 
 
 def test_every_part_of_every_copy_draws_its_own_dropout():
-    mesh, key = MeshConfig(data=4).build(jax.devices()[:4]), jax.random.key(3)
+    mesh, key = headjax.MeshConfig(data=4).build(jax.devices()[:4]), jax.random.key(3)
 
     def losses_of(params, key, batch):
-        return (Loss(params["weight"] * jax.random.uniform(key) * batch["ones"], batch["ones"]),)
+        return (headjax.models.Loss(params["weight"] * jax.random.uniform(key) * batch["ones"], batch["ones"]),)
 
     @jax.jit
     def drawn(batch):
@@ -121,7 +118,7 @@ def test_every_part_of_every_copy_draws_its_own_dropout():
 
 
 def test_moments_spread_over_the_copies_come_to_the_same(plain, batch):
-    mesh = MeshConfig(data=8).build()
+    mesh = headjax.MeshConfig(data=8).build()
     sharding = ShardingConfig(optimizer="data")
     state, metrics = two_steps(mesh, batch, sharding=sharding)
     assert_the_same((state, metrics), plain)
@@ -141,10 +138,12 @@ def test_moments_spread_over_the_copies_come_to_the_same(plain, batch):
 
 @pytest.mark.whole
 def test_every_generator_of_dropout_gives_a_step_that_can_be_repeated(batch):
-    mesh, losses = MeshConfig(data=2, fsdp=2, model=2).build(), {}
+    mesh, losses = headjax.MeshConfig(data=2, fsdp=2, model=2).build(), {}
     config = tiny.decoder_config(tiny.layer(), dropout=0.2, attention_dropout=0.2, tied=False)
     for prng in ("threefry2x32", "rbg"):
-        runs = [made(mesh, config, compute=Compute(remat=remat), prng=prng) for remat in ("none", "none", "full")]
+        runs = [
+            made(mesh, config, compute=headjax.Compute(remat=remat), prng=prng) for remat in ("none", "none", "full")
+        ]
         found = [step(state, put_batch(batch, mesh)) for step, state in runs]
         # The loss is one of the forward; the norm is of the backward pass, which has to drop the same again.
         for state, metrics in found[1:]:
@@ -167,19 +166,19 @@ def test_tokens_are_what_the_model_reads(batch):
     """Not targets, not padding; of both sides in encoder-decoders, patches of images."""
     mask = np.ones((BATCH, batch["input_ids"].shape[1]), np.int32)
     mask[:, -3:] = 0
-    assert int(Model(CONFIG, {}).count_tokens(batch)) == batch["input_ids"].size
-    assert int(Model(CONFIG, {}).count_tokens({**batch, "attention_mask": mask})) == mask.sum()
+    assert int(headjax.Model(CONFIG, {}).count_tokens(batch)) == batch["input_ids"].size
+    assert int(headjax.Model(CONFIG, {}).count_tokens({**batch, "attention_mask": mask})) == mask.sum()
     _, metrics = two_steps(one_device(), {**batch, "attention_mask": mask}, accumulate=2)
     assert int(metrics.tokens) == mask.sum() != int(metrics.targets)
     labels = np.array([[3, 4, IGNORED], [5, 6, 7]])
     ids = np.ones((2, 4), np.int32)
     assert int(model_of(T5).count_tokens({"input_ids": ids, "labels": labels})) == 8 + 5
-    vision = VisionConfig(
+    vision = headjax.VisionConfig(
         attention=tiny.multi_head(), hidden=16, image_size=4, patch_size=2, channels=1, width=16, num_layers=1,
-        task=Classification(classes=2),
+        task=headjax.tasks.Classification(classes=2),
     )  # fmt: skip
     images = {"pixel_values": np.zeros((3, 1, 4, 4), np.float32)}
-    assert int(Model(vision, {}).count_tokens(images)) == 3 * vision.length
+    assert int(headjax.Model(vision, {}).count_tokens(images)) == 3 * vision.length
 
 
 COLLABORATIVE = tiny.decoder_config(tiny.layer(tiny.collaborative()))
@@ -187,11 +186,15 @@ COLLABORATIVE = tiny.decoder_config(tiny.layer(tiny.collaborative()))
 
 def after_one_step(kernel, accumulate=1, **sizes):
     """Loss, parameters and measures of a step that computes with a kernel."""
-    mesh = MeshConfig(**sizes).build(jax.devices()[: math.prod(sizes.values())])
-    compute, batch = Compute(attention=kernel), put_batch(tiny.tokens(batch=4), mesh)
+    mesh = headjax.MeshConfig(**sizes).build(jax.devices()[: math.prod(sizes.values())])
+    compute, batch = headjax.Compute(attention=kernel), put_batch(tiny.tokens(batch=4), mesh)
     step, state = made(mesh, COLLABORATIVE, optax.sgd(0.1), compute=compute, accumulate=accumulate)
     state, metrics = step(state, batch)
-    return metrics, state.params, measure_batch(Model(COLLABORATIVE, state.params), None, compute, batch, mesh=mesh)[0]
+    return (
+        metrics,
+        state.params,
+        measure_batch(headjax.Model(COLLABORATIVE, state.params), None, compute, batch, mesh=mesh)[0],
+    )
 
 
 @pytest.mark.whole

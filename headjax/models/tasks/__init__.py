@@ -1,4 +1,8 @@
-"""Task outputs of encoders: one small class per task, with its logits and its loss."""
+"""Task outputs of encoders: one small class per task, with its logits and its loss.
+
+>>> headjax.tasks.Classification(classes=3).label_smoothing
+0.0
+"""
 
 from headjax.models.tasks.classification import (
     Classification,

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from headjax.core.errors import KernelError
-from headjax.nn import Dropout, Mask
+import headjax
 from headjax.nn.kernels.choose import Machine, choose
 from headjax.nn.operands import AttentionInputs
 
@@ -19,14 +18,14 @@ def call(
         jax.ShapeDtypeStruct((2, length, heads, size), dtype)
         for length, heads in zip((*lengths, lengths[1]), (one, one, 4), strict=True)
     )
-    mask = Mask(causal=causal, query_offset=jnp.asarray(3) if offset else None)
+    mask = headjax.nn.Mask(causal=causal, query_offset=jnp.asarray(3) if offset else None)
     mixing = jax.ShapeDtypeStruct((4, size), dtype) if shared else None
     return AttentionInputs(query, key, value, 0.1, mask, mixing=mixing, **more)
 
 
 BIAS = jax.ShapeDtypeStruct((1, 4, 256, 256), "float32")
 CONTENT = jax.ShapeDtypeStruct((1, 4, 1, 256), "float32")
-DROPOUT = Dropout(0.1, jax.random.key(0))
+DROPOUT = headjax.nn.Dropout(0.1, jax.random.key(0))
 
 
 @pytest.mark.parametrize(
@@ -75,6 +74,6 @@ def test_auto_takes_the_best_that_can(machine, changes, taken):
     ],
 )
 def test_a_named_kernel_is_taken_or_refused_never_replaced(name, machine, changes, reason):
-    with pytest.raises(KernelError, match=f"^attention implementation: .*{reason}"):
+    with pytest.raises(headjax.KernelError, match=f"^attention implementation: .*{reason}"):
         choose(name, call(**changes), machine)
     assert choose("xla", call(), machine) == "xla"

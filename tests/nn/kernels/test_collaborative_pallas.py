@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.nn import AttentionOptions, Mask, attend
+import headjax
 from headjax.nn.kernels.collaborative_pallas import collaborative_attention
 from headjax.nn.operands import AttentionInputs
 from tests.closeness import assert_close
@@ -35,7 +35,9 @@ def inputs() -> tuple[jax.Array, ...]:
 
 
 def reference(query, key, value, mixing, bias, mask):
-    return attend(query, key, value, scale=SCALE, mask=mask, bias=bias, mixing=mixing, implementation="einsum").context
+    return headjax.nn.attend(
+        query, key, value, scale=SCALE, mask=mask, bias=bias, mixing=mixing, implementation="einsum"
+    ).context
 
 
 def ours(query, key, value, mixing, bias, mask):
@@ -50,19 +52,19 @@ def present() -> np.ndarray:
     return keys
 
 
-def packed() -> Mask:
+def packed() -> headjax.nn.Mask:
     of_queries = np.repeat(np.arange(2), (9, 12))[None].repeat(BATCH, axis=0)
     of_keys = np.repeat(np.arange(2), (9, 18))[None].repeat(BATCH, axis=0)
-    return Mask(causal=True, query_segments=jnp.asarray(of_queries), key_segments=jnp.asarray(of_keys))
+    return headjax.nn.Mask(causal=True, query_segments=jnp.asarray(of_queries), key_segments=jnp.asarray(of_keys))
 
 
 @pytest.mark.parametrize("name", ["padding", "causal and padding", "causal and packed", "causal and window"])
 def test_context_and_every_gradient_equal_the_references(name):
     mask = {
-        "padding": Mask(keys=jnp.asarray(present())),
-        "causal and padding": Mask(causal=True, keys=jnp.asarray(present())),
+        "padding": headjax.nn.Mask(keys=jnp.asarray(present())),
+        "causal and padding": headjax.nn.Mask(causal=True, keys=jnp.asarray(present())),
         "causal and packed": packed(),
-        "causal and window": Mask(causal=True, window=5),
+        "causal and window": headjax.nn.Mask(causal=True, window=5),
     }[name]
     weights = normal(BATCH, QUERIES, HEADS, VALUES)
 
@@ -89,7 +91,7 @@ def test_without_bias_and_mask_in_bfloat16():
 
 def test_a_query_that_sees_no_key_is_finite():
     arrays = inputs()
-    mask = Mask(keys=jnp.zeros((BATCH, KEYS), bool))
+    mask = headjax.nn.Mask(keys=jnp.zeros((BATCH, KEYS), bool))
     slopes = jax.jit(jax.grad(lambda *a: jnp.sum(ours(*a, mask)), argnums=tuple(range(5))))(*arrays)
     assert all(bool(jnp.isfinite(slope).all()) for slope in slopes)
 
@@ -100,7 +102,7 @@ def test_the_formulation_reaches_it_by_name():
 
     @functools.partial(jax.jit, static_argnums=0)
     def attended(kernel, params, x):
-        call = AttentionOptions(mask=Mask(causal=True), implementation=kernel)
+        call = headjax.nn.AttentionOptions(mask=headjax.nn.Mask(causal=True), implementation=kernel)
         return attended_by(attention, params, x, call)
 
     expected, actual = (attended(kernel, params, x) for kernel in ("einsum", "collaborative_pallas"))

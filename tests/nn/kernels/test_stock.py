@@ -9,9 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from headjax.core.errors import KernelError
-from headjax.mesh.mesh import MeshConfig
-from headjax.nn import Mask, attend
+import headjax
 from headjax.nn.kernels.stock import cudnn_attention, splash_attention
 from headjax.nn.operands import AttentionInputs
 from tests.closeness import assert_close
@@ -37,25 +35,25 @@ def inputs(
     )
 
 
-def masks(length: int = KEYS) -> dict[str, Mask]:
+def masks(length: int = KEYS) -> dict[str, headjax.nn.Mask]:
     """Masks of every condition; every query may see some key."""
     present = np.random.default_rng(3).uniform(size=(BATCH, length)) < 0.7
     present[:, 0] = True
     segments = jnp.asarray(np.repeat([[0, 1]], BATCH, axis=0).repeat(length // 2, axis=1))
     return {
-        "none": Mask(),
-        "causal": Mask(causal=True),
-        "padding": Mask(keys=jnp.asarray(present)),
-        "causal and padding": Mask(causal=True, keys=jnp.asarray(present)),
-        "causal and packed": Mask(causal=True, query_segments=segments, key_segments=segments),
-        "window": Mask(window=3),
-        "causal and window": Mask(causal=True, window=3),
+        "none": headjax.nn.Mask(),
+        "causal": headjax.nn.Mask(causal=True),
+        "padding": headjax.nn.Mask(keys=jnp.asarray(present)),
+        "causal and padding": headjax.nn.Mask(causal=True, keys=jnp.asarray(present)),
+        "causal and packed": headjax.nn.Mask(causal=True, query_segments=segments, key_segments=segments),
+        "window": headjax.nn.Mask(window=3),
+        "causal and window": headjax.nn.Mask(causal=True, window=3),
     }
 
 
 @functools.partial(jax.jit, static_argnames="implementation")
 def context(query, key, value, mask, bias, implementation):
-    return attend(query, key, value, scale=0.4, mask=mask, bias=bias, implementation=implementation).context
+    return headjax.nn.attend(query, key, value, scale=0.4, mask=mask, bias=bias, implementation=implementation).context
 
 
 @pytest.mark.parametrize(
@@ -87,8 +85,8 @@ def test_xla_equals_the_reference_under_every_mask(name):
 
 def test_xla_with_a_query_offset_and_a_query_that_sees_nothing():
     query, key, value = inputs()
-    hidden = Mask(keys=jnp.zeros((BATCH, KEYS), bool))
-    offset = Mask(causal=True, query_offset=jnp.asarray(7))
+    hidden = headjax.nn.Mask(keys=jnp.zeros((BATCH, KEYS), bool))
+    offset = headjax.nn.Mask(causal=True, query_offset=jnp.asarray(7))
     for mask, queries in ((hidden, query), (offset, query[:, :1])):
         results = [context(queries, key, value, mask, None, kernel) for kernel in ("einsum", "xla")]
         assert_close(results[1], results[0], sums=SUMS)
@@ -108,8 +106,8 @@ def test_xla_has_the_references_gradients():
 
 def test_cudnn_equals_the_reference_on_a_gpu():
     if jax.default_backend() != "gpu":
-        with pytest.raises(KernelError, match="cudnn runs on gpu"):
-            attend(*inputs(), scale=0.4, implementation="cudnn")
+        with pytest.raises(headjax.KernelError, match="cudnn runs on gpu"):
+            headjax.nn.attend(*inputs(), scale=0.4, implementation="cudnn")
         pytest.skip(f"cuDNN needs a GPU, and this is {jax.default_backend()}")
     for shape in ({}, {"value_dim": 5}, {"key_heads": 1}):
         query, key, value = (array.astype(jnp.bfloat16) for array in inputs(qk_dim=64, length=64, **shape))
@@ -141,7 +139,7 @@ def test_equals_the_reference():
     # Each segment keeps its first key, so that every query sees one.
     mask = dataclasses.replace(packed, keys=padded.keys.at[:, LENGTH // 2].set(True))
     actual = splash_attention(AttentionInputs(query, key, value, scale=0.4, mask=mask), interpret=True)
-    expected = attend(query, key, value, scale=0.4, mask=mask, implementation="einsum")
+    expected = headjax.nn.attend(query, key, value, scale=0.4, mask=mask, implementation="einsum")
     assert_close(actual.context, expected.context, sums=8 + 2 * LENGTH)
     assert actual.probabilities is None
 
@@ -149,9 +147,9 @@ def test_equals_the_reference():
 @pytest.mark.parametrize("causal", [False, True])
 def test_splash_with_a_window_equals_the_reference(causal):
     query, key, value = inputs(length=LENGTH)
-    mask = Mask(causal=causal, window=40)
+    mask = headjax.nn.Mask(causal=causal, window=40)
     actual = splash_attention(AttentionInputs(query, key, value, scale=0.4, mask=mask), interpret=True)
-    expected = attend(query, key, value, scale=0.4, mask=mask, implementation="einsum")
+    expected = headjax.nn.attend(query, key, value, scale=0.4, mask=mask, implementation="einsum")
     assert_close(actual.context, expected.context, sums=8 + 2 * LENGTH)
 
 
@@ -160,7 +158,9 @@ SPREAD_BATCH, SPREAD_LENGTH, SHARED, VALUES = 2, 5, 8, 4
 
 def loss(arrays, mask, implementation):
     query, key, value, mixing, bias = arrays
-    attended = attend(query, key, value, scale=0.3, mask=mask, bias=bias, mixing=mixing, implementation=implementation)
+    attended = headjax.nn.attend(
+        query, key, value, scale=0.3, mask=mask, bias=bias, mixing=mixing, implementation=implementation
+    )
     return jnp.sum(jnp.sin(attended.context)), attended.context
 
 
@@ -173,10 +173,10 @@ def test_results_and_gradients_are_those_of_one_device(heads):
         normal(heads, SHARED, seed=3),
         normal(1, heads, 1, SPREAD_LENGTH, seed=4),
     )
-    mask = Mask(causal=True, keys=jnp.asarray([[True] * 5, [True] * 3 + [False] * 2]))
+    mask = headjax.nn.Mask(causal=True, keys=jnp.asarray([[True] * 5, [True] * 3 + [False] * 2]))
     step = jax.jit(jax.grad(loss, has_aux=True), static_argnums=2)
     expected = step(arrays, mask, "einsum")
-    with jax.set_mesh(MeshConfig(data=2, fsdp=1, model=2).build(jax.devices()[:4])):
+    with jax.set_mesh(headjax.MeshConfig(data=2, fsdp=1, model=2).build(jax.devices()[:4])):
         actual = step(arrays, mask, "collaborative_pallas")
     for one, several in zip(jax.tree.leaves(expected), jax.tree.leaves(actual), strict=True):
         assert_close(several, one, sums=2 * SUMS)
