@@ -74,6 +74,7 @@ from headjax.nn.multi_head import MultiHeadAttention as MultiHeadAttention
 from headjax.nn.state import Compute as Compute
 from headjax.shrinking.measure import MeasureConfig as MeasureConfig
 from headjax.shrinking.search_space import SearchSpace as SearchSpace
+from headjax.shrinking.search_space import SubLayerSize as SubLayerSize
 from headjax.shrinking.shrink import Budget as Budget
 from headjax.shrinking.shrink import shrink as shrink
 from headjax.tokenizers.files import read_tokenizer as read_tokenizer

@@ -1,7 +1,9 @@
 """What every test runs under: eight simulated CPU devices, strict shapes, seeded and unhurried hypothesis."""
 
 import hashlib
+import logging
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -78,6 +80,22 @@ def room_for_programs() -> Iterator[None]:
     yield
     if not make_room() and STATM.exists() and int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > FULL:
         jax.clear_caches()
+
+
+@pytest.fixture
+def compiled() -> Iterator[list[str]]:
+    """Names of the functions that JAX compiles during a test, one for each program."""
+    names: list[str] = []
+
+    class Names(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            names.extend(re.findall(r"^Compiling (?:jit\()?(\w+)", record.getMessage()))
+
+    logger, handler = logging.getLogger("jax"), Names()
+    logger.addHandler(handler)
+    with jax.log_compiles():
+        yield names
+    logger.removeHandler(handler)
 
 
 @pytest.fixture(scope="session")

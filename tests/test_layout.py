@@ -138,3 +138,23 @@ def test_imports_inside_functions_have_a_reason(arrows):
         (arrow.source, arrow.target) for arrow in arrows if arrow.inside and arrow.source.split(".")[0] not in LATE
     }
     assert not hidden
+
+
+def private_names(tree: ast.Module) -> set[str]:
+    """Names with a leading underscore of what a file imports from headjax, read or patched."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = {alias.name for node in imports if (node.module or "").startswith("headjax") for alias in node.names}
+    found = set(ours)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours | {"headjax"}:
+            found.add(node.attr)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr"):
+            on, *names = (ast.unparse(each).strip("'") for each in node.args[:2])
+            found |= {*names} if on in ours else {on.rpartition(".")[2]} if on.startswith("headjax.") else set()
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+def test_tests_name_nothing_private_of_headjax():
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    found = {str(path): names for path in files if (names := private_names(ast.parse(path.read_text())))}
+    assert not found

@@ -154,11 +154,12 @@ def _role(shares: np.ndarray) -> Role:
 @jax.jit
 def _counts(model: Model, batch: Any) -> Any:
     """Return by head stack and layer the queries `[roles, heads]` that look there and those `[roles]` that could."""
-    options = ForwardOptions(probe=_role_counts, compute=Compute(attention="einsum"))
+    options = ForwardOptions(probe=role_counts, compute=Compute(attention="einsum"))
     return model.forward(batch, options).require_probes()
 
 
-def _role_counts(probe: Probe) -> tuple[jax.Array, jax.Array]:
+def role_counts(probe: Probe) -> tuple[jax.Array, jax.Array]:
+    """Return how often each role was met, `[roles, heads]`, and how often it could have been, `[roles]`."""
     if probe.attended.context.shape[2] == 0:
         return jnp.zeros((len(ROLES), 0)), jnp.zeros(len(ROLES))
     pattern = Pattern(probe.attended.probabilities, probe.mask, probe.query_mask)

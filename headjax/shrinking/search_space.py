@@ -19,7 +19,11 @@ from headjax.nn import Kind
 
 
 class SubLayerSize(NamedTuple):
-    """A size of an attention layer or of a feed-forward, in shares of its parts."""
+    """A size of an attention layer or of a feed-forward, in shares of its parts.
+
+    >>> str(headjax.SubLayerSize(heads=0.5, to="grouped", size=0.5))
+    'heads 0.5 grouped 0.5'
+    """
 
     heads: float = 1.0
     to: str = ""  # conversion of the heads that are left

@@ -13,7 +13,9 @@ import random
 import re
 import shutil
 import signal
+import sys
 import traceback
+import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -101,9 +103,8 @@ def sandbox(pristine, tmp_path, monkeypatch):
     inputs = importlib.import_module("headjax.models.inputs")
     checked = inputs.check_ranges
     monkeypatch.setattr(inputs, "check_ranges", lambda *given: (checked(*given), enough()))
-    prepare = importlib.import_module("headjax.commands.prepare")
-    monkeypatch.setattr(prepare, "_tfds_rows", enough)
-    for place in ("headjax.training.loop._train", "headjax.plan.tpu.Slice.devices", "jax.distributed.initialize"):
+    monkeypatch.setitem(sys.modules, "headjax.data.seqio_tasks", types.SimpleNamespace(tfds_rows=enough))
+    for place in ("headjax.training.loop.Feed", "headjax.plan.tpu.Slice.devices", "jax.distributed.initialize"):
         monkeypatch.setattr(place, enough)
     return folder
 

@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -10,7 +13,6 @@ import pytest
 import headjax
 from headjax.cli import Parser
 from headjax.commands.options import CommandOptions, argument, option, parse_options
-from headjax.core import serialize
 from headjax.core.fields import Count, Rate
 from tests.command_line import main
 
@@ -95,43 +97,28 @@ def get_config(arg=""):
 """
 
 
-@pytest.fixture
-def forget(monkeypatch):
-    """Forgets the module, as a new process has."""
+def test_a_module_of_the_users(folder, tmp_path, monkeypatch, capsys):
+    """One process saves a model of it; each of the others begins without it."""
+    place = tmp_path / "configs"
+    place.mkdir()
+    (place / "my_module.py").write_text(MODULE)
+    (place / "tiny.py").write_text(CONFIG)
     monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def forget():
-        monkeypatch.setattr(serialize, "_KINDS", {k: v for k, v in serialize._KINDS.items() if k != "my_heads"})
-        sys.modules.pop("my_module", None)
-
-    yield forget
-    forget()
-
-
-def test_a_module_of_the_users(folder, tmp_path, monkeypatch, capsys, forget):
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "my_module.py").write_text(MODULE)
-    (tmp_path / "configs" / "tiny.py").write_text(CONFIG)
-    config = str(tmp_path / "configs" / "tiny.py")
-    assert main(["inspect", "--config", config, "--json", "-"]) == 0
+    assert main(["inspect", "--config", str(place / "tiny.py"), "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["heads"] == 2
-
     model = headjax.load(folder / "model")
-    own = sys.modules["my_module"].MyHeads
-    attention = headjax.Kind(own, **model.config.attention[0].options)
+    attention = headjax.Kind(sys.modules.pop("my_module").MyHeads, **model.config.attention[0].options)
     model.replace(config=dataclasses.replace(model.config, attention=attention)).save(tmp_path / "mine")
-    forget()
-    monkeypatch.setattr(sys, "path", [place for place in sys.path if not place.startswith(str(tmp_path))])
 
-    monkeypatch.chdir(tmp_path / "configs")
-    assert main(["inspect", str(tmp_path / "mine")]) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1
-    assert "--import my_module" in line
-    assert "my_module" not in sys.modules
-    assert main(["prune", str(tmp_path / "mine"), str(tmp_path / "out"), "--remove", "1", "--by", "random",
-                 "--import", "my_module"]) == 0  # fmt: skip
-    forget()
-    capsys.readouterr()
-    assert main(["inspect", str(tmp_path / "out"), "--import", config.replace("tiny", "my_module"), "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["heads"] == 3
+    def run(*words):
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        command = [sys.executable, "-m", "headjax", *words]
+        return subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, check=False)
+
+    refused = run("inspect", str(tmp_path / "mine"))
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "--import my_module" in refused.stderr
+    words = ("--remove", "1", "--by", "random", "--import", "my_module")
+    assert run("prune", str(tmp_path / "mine"), str(tmp_path / "out"), *words).returncode == 0
+    assert run("inspect", str(tmp_path / "out"), "--import", str(place / "my_module.py")).returncode == 0

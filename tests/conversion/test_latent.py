@@ -8,7 +8,7 @@ import pytest
 
 import headjax
 from headjax.conversion.calibration import Moments
-from headjax.conversion.latent import _rotated_grams, low_rank
+from headjax.conversion.latent import low_rank
 from headjax.conversion.rope import DISTANCES
 from headjax.conversion.target import ConversionInput
 from tests import tiny
@@ -16,24 +16,41 @@ from tests.closeness import assert_close
 from tests.conversion.cases import ROTARY
 from tests.hub.directories import LLAMA, model_of
 from tests.nn.formulations import WIDTH, random_params
+from tests.tiny import flatten
 
 PART = tiny.multi_head(2, 6, value_dim=3, rotary=headjax.nn.RotaryInterleaved(dim=4))
 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("source", [ROTARY["llama"], PART], ids=["whole heads", "a part"])
-def test_a_key_s_error_costs_its_logits_over_all_distances(source) -> None:
-    """Of queries drawn from the site's distribution, turned one position at a time."""
-    params = random_params(source)
-    grams = np.asarray(_rotated_grams(source, ConversionInput(tiny.bound(source, params, WIDTH, WIDTH))), np.float64)
-    error = np.random.default_rng(3).standard_normal(source.head_dim)
-    for head in range(source.num_heads):
-        total = 0.0
-        for distance in range(DISTANCES):
-            moved = jnp.asarray(params["query"][:, head][None, None], jnp.float32)
-            turned = np.asarray(source.rotary(moved, jnp.asarray([[distance]])), np.float64)[0, 0]
-            total += np.square(turned @ error).sum()
-        assert_close(error @ grams[head] @ error, total / DISTANCES, sums=8 * tiny.SUMS)
+def test_the_first_criterion_is_the_error_of_logits_over_all_distances_and_of_outputs(source) -> None:
+    """Of inputs that are independent, with queries turned one position at a time; logits and outputs count alike."""
+    params = {name: np.asarray(array, np.float64) for name, array in flatten(random_params(source)).items()}
+    places = jnp.arange(DISTANCES)[None]
+    turned = [
+        np.asarray(source.rotary(jnp.repeat(row[None, None], DISTANCES, 1), places), np.float64)[0]
+        for row in jnp.asarray(params["query"], jnp.float32)
+    ]  # of each input, `[distances, heads, head_dim]`
+
+    def cost(target: headjax.conversion.Target) -> float:
+        (found,) = target.convert([ConversionInput(tiny.bound(source, random_params(source), WIDTH, WIDTH))], seed=0)
+        inner, total = found.params.get("inner", found.params), 0.0
+        for name, readers in (("key", turned), ("value", None)):
+            rebuilt = np.einsum("mr,rhd->mhd", found.params["latent"], inner[name])
+            shares = []
+            for array in (params[name], params[name] - rebuilt):
+                spread = array[:, list(source.groups)]  # a key or value of every query head
+                read = (
+                    [np.einsum("thd,mhd->tmh", one, spread) for one in readers]
+                    if readers
+                    else [np.einsum("mhd,hdw->mhw", spread, params["output/kernel"])]
+                )
+                shares.append(sum(float(np.square(one).sum()) for one in read))
+            total += shares[1] / shares[0]
+        return total
+
+    of_logits, of_keys = map(cost, headjax.conversion.ToLatent(rank=4).criteria())
+    assert of_logits < 0.99 * of_keys
 
 
 @pytest.mark.whole

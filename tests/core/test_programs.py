@@ -14,27 +14,24 @@ from headjax.core.programs import one_blas_thread
 from headjax.core.timing import FETCH_EVERY, Losses
 
 
-@pytest.fixture
-def doubled():
-    function = jax.jit(lambda x: x * 2)
-    function(jnp.ones(3))
-    assert function._cache_size() == 1
-    return function
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_programs_are_forgotten_where_half_of_the_maps_are_taken(doubled, tmp_path, monkeypatch):
+def test_programs_are_forgotten_where_half_of_the_maps_are_taken(compiled, tmp_path, monkeypatch):
+    @jax.jit
+    def doubled(x):
+        return x * 2
+
     taken = programs.MAPS.read_bytes().count(b"\n")
     monkeypatch.setattr(programs, "ALLOWED", tmp_path / "max_map_count")
     for content in (None, "many", f"{4 * taken}\n"):  # a system without the limit forgets nothing
         if content is not None:
             programs.ALLOWED.write_text(content)
         assert not programs.make_room()
-        assert doubled._cache_size() == 1
+        assert doubled(jnp.ones(3)).tolist() == [2, 2, 2]
+    assert compiled.count("doubled") == 1
     programs.ALLOWED.write_text(f"{taken}\n")
     assert programs.make_room()
-    assert doubled._cache_size() == 0
     assert doubled(jnp.ones(3)).tolist() == [2, 2, 2]
+    assert compiled.count("doubled") == 2
 
 
 def blas_threads():

@@ -10,7 +10,6 @@ import headjax
 from headjax.data.files import find_files
 from headjax.hub.either import read_model
 from headjax.hub.importing import DEMO
-from headjax.storage import hub
 from headjax.storage.hub import source_of
 
 FILES = {
@@ -25,10 +24,11 @@ MODEL = {file.name: file.read_bytes() for file in DEMO.iterdir() if file.is_file
 
 @pytest.fixture
 def films(tmp_path, monkeypatch):
-    """The address of a data set, of which nothing is in the cache."""
+    """The address of a data set, by a user's name that no other test has: places of addresses are remembered."""
+    user = tmp_path.name
 
     def download(name, *, repo_type, revision, allow_patterns, endpoint):
-        stored = {("me/films", "dataset"): FILES, ("me/heads", "model"): MODEL}
+        stored = {(f"{user}/films", "dataset"): FILES, (f"{user}/heads", "model"): MODEL}
         if (name, repo_type) not in stored or revision not in (None, "refs/convert/parquet"):
             raise RuntimeError("no such repository or revision")
         folder = tmp_path / (revision or "main").replace("/", "-")
@@ -40,9 +40,7 @@ def films(tmp_path, monkeypatch):
         return str(folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    hub._downloaded.cache_clear()
-    yield "hf://datasets/me/films"
-    hub._downloaded.cache_clear()
+    return f"hf://datasets/{user}/films"
 
 
 def test_files_are_found_and_those_alone_are_downloaded(films, tmp_path):
@@ -65,25 +63,23 @@ def test_tables_and_tasks(films):
     assert {split: len([*some.rows()]) for split, some in rows.items()} == {"train": 9, "validation": 1}
 
 
-NO_FILES = ("hf://datasets/me/films/x.txt", "hf://datasets/me/films/*.xml")
-
-
 @pytest.mark.parametrize(
-    "path, place",
+    "path, refusal",
     [
-        ("hf://datasets/me/film/x", "hf://datasets/me/film/x: cannot be downloaded"),
-        ("hf://datasets/me/films@v2/data", "hf://datasets/me/films@v2/data: cannot be downloaded"),
-        *((path, f"{path}: not a repository") for path in ("hf://films/", "hf://datasets/me")),
-        *((path, f"{re.escape(path)}: no ") for path in NO_FILES),
+        ("hf://datasets/me/film/x", "cannot be downloaded"),
+        ("FILMS@v2/data", "cannot be downloaded"),
+        *((path, "not a repository") for path in ("hf://films/", "hf://datasets/me")),
+        *((path, "no ") for path in ("FILMS/x.txt", "FILMS/*.xml")),
     ],
 )
-def test_what_is_not_there(films, path, place):
-    with pytest.raises(headjax.DataError, match=f"^{place}"):
+def test_what_is_not_there(films, path, refusal):
+    path = path.replace("FILMS", films)
+    with pytest.raises(headjax.DataError, match=f"^{re.escape(path)}: {refusal}"):
         find_files(path)
 
 
 def test_a_model_is_read_without_its_pickle_and_a_task_names_its_files(films, tmp_path):
-    model = headjax.from_huggingface("hf://me/heads")
+    model = headjax.from_huggingface(films.replace("datasets/", "").replace("films", "heads"))
     assert model.num_parameters == headjax.demo_model().num_parameters
     assert not [*tmp_path.rglob("*.bin")]
     assert headjax.load_task(f"text:{films}/deep", model, length=8, split="all").count() == 1

@@ -4,6 +4,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import re
 import types
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def docstring(name: str) -> str:
     found = getattr(headjax, name)
     if isinstance(found, type | types.FunctionType | types.ModuleType):
         return inspect.getdoc(found) or ""
-    return text_below(importlib.import_module(headjax._LAZY[name]), name)
+    module = re.search(rf"^from ([\w.]+) import {name} as", Path(f"{headjax.__file__}i").read_text(), re.MULTILINE)
+    return text_below(importlib.import_module(module[1]), name)
 
 
 NAMES = [name for name in headjax.__all__ if name != "__version__"]

@@ -24,7 +24,6 @@ import headjax
 from docs import reference
 from headjax.cli import COMMANDS, Parser
 from headjax.commands.options import CommandOptions, name_of, parse_options
-from headjax.core import serialize
 from headjax.core.serialize import from_data
 from tests import tiny
 from tests.commands.language_folder import write_language_folder
@@ -212,7 +211,6 @@ RUNNABLE = [path for path in PAGES if any(block.language == "python" and not blo
 @pytest.mark.parametrize("path", RUNNABLE, ids=by_name)
 def test_python_blocks_run_one_after_another(path, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(serialize, "_KINDS", dict(serialize._KINDS))
     module = type(sys)("page")
     monkeypatch.setitem(sys.modules, "page", module)  # dataclasses look up their module
     before = set(vars(module))

@@ -70,12 +70,3 @@ def test_ablating_from_gates_goes_on_from_what_is_removed(model, batches):
     for i, head in enumerate(chosen):
         expected = plainly(model, batches, [*removed, head])
         assert_close(got.ablated["loss"][i], expected[0], sums=tiny.SUMS)
-
-
-def test_a_model_without_a_walk_has_the_same_effects(model, batches, each, monkeypatch):
-    monkeypatch.setattr("headjax.heads.ablation._walk_of", lambda *given: None)
-    found = headjax.ablate(model, batches, metrics=METRICS)
-    assert found.heads == each.heads
-    for name in ("loss", "confident"):
-        assert_close(found.baseline[name], each.baseline[name], sums=tiny.SUMS)
-        assert_close(found.ablated[name], each.ablated[name], sums=tiny.SUMS)

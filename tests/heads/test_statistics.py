@@ -8,7 +8,7 @@ import pytest
 
 import headjax
 from headjax.heads import statistics
-from headjax.heads.statistics import ROLES, Pattern, _role_counts, head_roles, sum_over
+from headjax.heads.statistics import ROLES, Pattern, head_roles, role_counts, sum_over
 from headjax.nn.state import Probe
 from tests import tiny
 from tests.closeness import assert_close
@@ -77,7 +77,7 @@ def counts(weights, **fields):
         headjax.nn.Attended(context, weights),
         **({"mask": None, "query_mask": None} | fields),
     )
-    hits, possible = _role_counts(seen)
+    hits, possible = role_counts(seen)
     return dict(zip(ROLES, np.asarray(hits)[:, 0].tolist(), strict=True)), dict(
         zip(ROLES, possible.tolist(), strict=True)
     )

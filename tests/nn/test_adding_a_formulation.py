@@ -1,6 +1,7 @@
 """The formulation of docs/how_to/formulation.md, which the package does not know, through all of a model's life."""
 
 import re
+import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -10,7 +11,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax.core import serialize
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -21,13 +21,13 @@ GONE = [headjax.HeadId("decoder", 0, 1), headjax.HeadId("decoder", 1, 3)]
 
 @pytest.fixture(scope="module", autouse=True)
 def tempered():
-    """The page's class, its name taken back afterwards: other tests go through every registered formulation."""
+    """The page's class, in a module of the name that `tests/docs/test_pages.py` gives it: a kind is of one module."""
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+    module = type(sys)("page")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serialize, "_KINDS", dict(serialize._KINDS))
-        names = {"__name__": __name__}
-        exec(code, names)
-        yield names["TemperedAttention"]
+        patch.setitem(sys.modules, "page", module)
+        exec(code, vars(module))
+        yield module.TemperedAttention
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 import headjax
 from headjax.core.tensors import count
-from headjax.plan.plan import _needed, check_plan, plan, plan_config
+from headjax.plan.plan import check_plan, plan, plan_config
 from headjax.plan.tpu import GIB
 from tests import tiny
 
@@ -67,13 +68,26 @@ def test_the_planned_model_is_the_one_that_the_initialisation_configures(eight_d
         check_plan(plan_config(data(initialization={"kind": "admin"})), eight_devices)
 
 
-def test_the_compilers_complaint_says_how_much_is_wanted():
+def test_the_compilers_complaint_says_how_much_is_wanted(eight_devices, monkeypatch):
     temporaries = "total memory required for HLO temporaries (4.50T) exceeds available HBM (15.75G)."
-    assert _needed(f"RESOURCE_EXHAUSTED: Ran out of memory on HBM, the {temporaries}") == int(4.5 * 1024 * GIB)
     used = "Ran out of memory in memory space hbm. Used 19.22G of 15.75G hbm. Exceeded hbm capacity by 3.47G."
-    assert _needed(used) == int(19.22 * GIB)
+
+    def planned(complaint):
+        def compile(lowered):
+            raise jax.errors.JaxRuntimeError(complaint)
+
+        monkeypatch.setattr(jax.stages.Lowered, "compile", compile)
+        return plan(plan_config(data()), eight_devices)
+
+    for complaint, needed in (
+        (f"RESOURCE_EXHAUSTED: Ran out of memory on HBM, the {temporaries}", 4.5 * 1024 * GIB),
+        (used, 19.22 * GIB),
+    ):
+        found = planned(complaint)
+        assert not found.fits
+        assert found.peak_bytes_per_device == int(needed)
     with pytest.raises(headjax.ConfigError, match="oops"):
-        _needed("INTERNAL:\n oops")
+        planned("INTERNAL:\n oops")
 
 
 @pytest.fixture(scope="module")

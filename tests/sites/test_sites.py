@@ -1,20 +1,15 @@
 """Where heads lie in models that know nothing of headjax: found, registered, checked and refused."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
 
 import headjax
-from headjax.heads import discovery
 from tests.sites import houses
 from tests.sites.houses import HEADS, HOUSES, SIZE, WIDTH
-
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch):
-    """What a test registers is gone after it."""
-    monkeypatch.setattr(discovery, "_REGISTRY", dict(discovery._REGISTRY))
 
 
 @pytest.mark.parametrize(
@@ -88,8 +83,11 @@ def test_a_model_without_attention_is_told_what_was_looked_for():
 
 
 def test_a_registered_class_is_scored_and_pruned():
-    headjax.register_attention(Odd, odd_view)
-    model, batch = houses.Classifier(Odd), houses.batches(1)[0]
+    class Mine(Odd):
+        pass
+
+    headjax.register_attention(Mine, odd_view)
+    model, batch = houses.Classifier(Mine), houses.batches(1)[0]
     assert len(headjax.score_heads(model, [batch], loss=houses.loss).score("importance")) == 2 * HEADS
     pruned = headjax.prune(model, ["layers.1.attn/0"])
     assert [layer.attn.nh for layer in pruned.layers] == [4, 3]
@@ -110,9 +108,12 @@ def test_a_registered_class_is_scored_and_pruned():
     ],
 )
 def test_a_wrong_registry_entry_is_refused(changes, message):
-    headjax.register_attention(Odd, lambda layer: odd_view(layer, **changes))
+    class Wrong(Odd):
+        pass
+
+    headjax.register_attention(Wrong, lambda layer: odd_view(layer, **changes))
     with pytest.raises(headjax.HeadjaxError, match=message) as caught:
-        headjax.attention_sites(houses.Classifier(Odd))
+        headjax.attention_sites(houses.Classifier(Wrong))
     assert str(caught.value).startswith("layers.0.attn: ")
     assert "\n" not in str(caught.value)
 
@@ -139,7 +140,8 @@ def test_a_property_that_contradicts_the_arrays_is_refused():
 
     with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: its num_heads says 8.*register_attention"):
         headjax.attention_sites(houses.Classifier(Attention))
-    headjax.register_attention(Attention, discovery._by_projections)
+    plain = headjax.attention_sites(houses.Classifier(houses.EinsumAttention))[0]
+    headjax.register_attention(Attention, lambda layer: dataclasses.replace(plain, path=""))
     assert headjax.attention_sites(houses.Classifier(Attention))[0].heads == HEADS
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint
 import pytest
 
 import headjax
@@ -65,13 +66,14 @@ def test_a_save_that_fails_while_the_run_ends_names_the_folder(state, tmp_path, 
     """Orbax raises what its threads met once more when it is closed, and that names no file."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def close():
+    def close(manager):
         raise full
 
-    checkpoints = Checkpoints(tmp_path, 1)
-    monkeypatch.setattr(checkpoints._manager, "close", close)
-    with pytest.raises(headjax.HeadjaxError, match=f"^{tmp_path}/checkpoints: no space left on device$"), checkpoints:
-        pass
+    with (
+        pytest.raises(headjax.HeadjaxError, match=f"^{tmp_path}/checkpoints: no space left on device$"),
+        Checkpoints(tmp_path, 1),
+    ):
+        monkeypatch.setattr(orbax.checkpoint.CheckpointManager, "close", close)
 
 
 def test_the_newest_checkpoint_is_restored_and_one_that_cannot_be_is_named(state, three):

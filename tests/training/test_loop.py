@@ -237,8 +237,7 @@ def test_a_second_run_in_a_workdir_is_refused(data, tmp_path):
     assert "\n" not in second[0]
 
 
-def test_what_cannot_begin_is_refused_before_anything_is_compiled_or_written(data, bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr("headjax.training.step._program", None)
+def test_what_cannot_begin_is_refused_before_a_step_is_compiled_or_anything_written(data, bucket, tmp_path, compiled):
     with pytest.raises(headjax.ConfigError, match=r"^config\.batch_size: "):
         run(tmp_path / "run", data, batch_size=6, mesh={"data": 8})
     assert not (tmp_path / "run").exists()
@@ -250,6 +249,7 @@ def test_what_cannot_begin_is_refused_before_anything_is_compiled_or_written(dat
     ):
         with pytest.raises(headjax.HeadjaxError, match=refusal):
             run(folder, data)
+    assert "step" not in compiled
 
 
 def test_tensorboard_and_json_lines_hold_the_same_steps(data, tmp_path):
