@@ -15,9 +15,11 @@ from headjax.core.errors import DataError as DataError
 from headjax.core.errors import HeadjaxError as HeadjaxError
 from headjax.core.errors import KernelError as KernelError
 from headjax.core.errors import ParameterError as ParameterError
+from headjax.core.fields import parse_arguments as parse_arguments
 from headjax.core.kind import Kind as Kind
 from headjax.data.examples import text_batch as text_batch
 from headjax.data.stream import evaluation_batches as evaluation_batches
+from headjax.evaluation.paired import paired_bootstrap as paired_bootstrap
 from headjax.evaluation.selection import split_task as split_task
 from headjax.evaluation.specs import load_task as load_task
 from headjax.evaluation.task import Task as Task
@@ -77,9 +79,11 @@ from headjax.shrinking.search_space import SearchSpace as SearchSpace
 from headjax.shrinking.search_space import SubLayerSize as SubLayerSize
 from headjax.shrinking.shrink import Budget as Budget
 from headjax.shrinking.shrink import shrink as shrink
+from headjax.shrinking.vocabulary import trim_vocabulary as trim_vocabulary
 from headjax.tokenizers.files import read_tokenizer as read_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer as Tokenizer
 from headjax.tokenizers.vocabularies import byte_tokenizer as byte_tokenizer
+from headjax.tokenizers.vocabularies import train_bpe as train_bpe
 from headjax.training.config import TrainConfig as TrainConfig
 from headjax.training.config import train_config as train_config
 from headjax.training.config_file import load_config as load_config

@@ -12,8 +12,9 @@ import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
+import headjax
 from headjax.core.modules import bind, declared
-from headjax.core.tensors import Constant, Normal, Params, Zeros, map_tensors
+from headjax.core.tensors import Constant, Normal, Params, Zeros, check, map_tensors
 from headjax.models import DecoderConfig, EncoderConfig, Model
 from headjax.models.tasks import TaskOutput
 from headjax.nn import CollaborativeAttention, GroupedAttention, Kind, MultiHeadAttention, NoHeadsAttention
@@ -134,6 +135,12 @@ def bound(attention: Kind, params: Params, width: int, memory_width: int) -> Any
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A nested dict of arrays as one dict from paths such as `a/b/c`."""
     return flatten_dict(tree, sep="/")
+
+
+def assert_as_declared(model: Model) -> None:
+    """Its arrays are those that its config declares."""
+    check(model.config.tensors(), model.params)
+    assert model.num_parameters == headjax.summarize(model.config, 8).parameters
 
 
 def tokens(batch: int = 2, length: int = 10, seed: int = 0) -> dict[str, np.ndarray]:

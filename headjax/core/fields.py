@@ -168,7 +168,11 @@ def unknown_name(what: str, name: object, known: Iterable[str]) -> str:
 
 
 def parse_arguments(argument: str, of: str = "config", /, **defaults: Any) -> types.SimpleNamespace:
-    """Reads `a=1,b=two,smoke` into the types of the defaults; a bare name sets a boolean."""
+    """Read the argument of a config file, `a=1,b=two,smoke`, into the types of the defaults; a bare name is true.
+
+    >>> headjax.parse_arguments("steps=20,smoke", steps=100, name="small", smoke=False)
+    namespace(steps=20, name='small', smoke=True)
+    """
     values = dict(defaults)
     for part in filter(None, argument.split(",")):
         name, equals, text = part.partition("=")

@@ -219,6 +219,10 @@ def paired_bootstrap(
 
     Examples are drawn with replacement, the same ones for both models. The p-value is twice the share of resamples
     whose difference does not have the sign of the full data's; the full data count as one resample.
+
+        >>> right = np.arange(100) % 2 == 0
+        >>> round(headjax.paired_bootstrap(right, right | (np.arange(100) < 20)).difference, 2)
+        0.1
     """
     from scipy import stats
 

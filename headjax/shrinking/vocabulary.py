@@ -34,7 +34,7 @@ def trim_vocabulary(model: Model, texts: Iterable[str]) -> Model:
     The new id of a token is its place among the kept ones, whose old ids are in the history: `kept[new] == old`.
 
         >>> model = headjax.demo_model()
-        >>> smaller = trim_vocabulary(model, ["for name in names:"])
+        >>> smaller = headjax.trim_vocabulary(model, ["for name in names:"])
         >>> smaller.tokenizer.backend.encode("for name in names:").tokens
         ['for', 'Ġname', 'Ġin', 'Ġnames', ':']
         >>> smaller.config.vocab_size < model.config.vocab_size

@@ -17,6 +17,9 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
     All 256 bytes are tokens, so any text is encoded and decoded without loss. The same texts give the same tokenizer.
     `vocab_size` counts the bytes, the end-of-text token and the learned merges.
+
+        >>> headjax.train_bpe(["the heads, the heads"] * 2, vocab_size=260).vocab_size
+        260
     """
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, pre_tokenizers, trainers

@@ -16,8 +16,6 @@ from benchmarks import commands, encode, gpu, heads, hub, repair, train_step
 from benchmarks.generate import Cost, Shape, llama, run, variants
 from benchmarks.hub import report
 from benchmarks.result import in_new_process
-from headjax.core.tensors import count
-from headjax.models.generation import cache_bytes
 from tests.hub.directories import BERT, model_of
 
 TINY = Shape(
@@ -28,7 +26,7 @@ TINY = Shape(
 
 def test_the_measured_model_has_30_to_60_million_parameters():
     config = llama(Shape(layers=1, vocabulary=8)).config
-    layer = count(config.tensors()) - 8 * 512 - 512
+    layer = headjax.summarize(config, 8).parameters - 8 * 512 - 512
     assert 30e6 < 32_000 * 512 + 8 * layer + 512 < 60e6
 
 
@@ -39,8 +37,6 @@ def test_variants_hold_half_of_the_cache():
     assert whole.cache == 4 * (2 + 2) * 4
     # A latent keeps the position.
     assert [cost.cache / whole.cache for cost in costs.values()] == [0.5, 0.5, 9 / 16]
-    tokens = {"input_ids": [[1, 2]]}
-    assert cache_bytes(models["whole"], tokens, 3) == 5 * whole.cache
     one, two = (Cost.of(models["whole"].config, TINY, headjax.Compute(), batch).step.bytes for batch in (1, 2))
     assert two - one == 11 * whole.cache
 
@@ -125,7 +121,7 @@ def test_the_measured_model_is_bert_base():
     layers = config.attentions()["encoder"]
     assert [(layer.num_heads, layer.head_dim) for layer in layers] == [(12, 64)] * 12
     # BERT-base with its masked-language-model head, as transformers' BertForMaskedLM counts it.
-    assert count(config.tensors()) == 109_514_298
+    assert headjax.summarize(config, 8).parameters == 109_514_298
 
 
 FIELDS = hub.LARGE | {

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+import headjax
 from benchmarks.__main__ import main
 from benchmarks.result import BenchResult
-from headjax.report.curves import line_plot
 from headjax.report.tables import Column, Table
 
 
@@ -28,7 +28,9 @@ def test_scaling_takes_a_size_and_draws_a_plot(monkeypatch, tmp_path):
 
     def run(progress, size="full"):
         sizes.append(size)
-        plot = line_plot({"depth": [(1, 1.0), (2, 2.0)]}, title="Costs", x_label="depth", y_label="seconds")
+        plot = headjax.plots.line_plot(
+            {"depth": [(1, 1.0), (2, 2.0)]}, title="Costs", x_label="depth", y_label="seconds"
+        )
         return BenchResult({}, {}, 1.0, (), plot=plot)
 
     monkeypatch.setattr("benchmarks.scaling.run", run)

@@ -7,10 +7,10 @@ from headjax.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, M
 from headjax.models.new_task import with_task
 from headjax.models.tasks import Classification
 from headjax.nn import GroupedAttention, Kind, MultiHeadAttention
-from headjax.tokenizers.vocabularies import byte_tokenizer, wordpiece_tokenizer
+from headjax.tokenizers.vocabularies import byte_tokenizer
 from tests import tiny
 from tests.data.vocabulary import TEXT as VOCABULARY
-from tests.data.vocabulary import WORDS, write_lines, write_vocabulary
+from tests.data.vocabulary import WORDS, film_tokenizer, write_lines
 
 TEXT = "\n\n".join(f"Paragraph {i} says that {i * i} is the square of {i}, no more." for i in range(600))
 
@@ -36,7 +36,7 @@ def write_classifier(folder):
         attention=tiny.multi_head(), hidden=32, vocab_size=len(WORDS), max_length=96, width=16,
         num_layers=1, dropout=0.0, attention_dropout=0.0,
     )  # fmt: skip
-    encoder = tiny.model(config).replace(tokenizer=wordpiece_tokenizer(write_vocabulary(folder)))
+    encoder = tiny.model(config).replace(tokenizer=film_tokenizer(folder))
     encoder.save(folder / "encoder")
     with_task(encoder, Classification(classes=2, names=("bad", "good"))).save(folder / "classifier")
     generator = np.random.default_rng(0)

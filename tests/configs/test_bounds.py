@@ -12,7 +12,7 @@ from ml_collections import ConfigDict, config_dict
 
 import headjax
 from headjax.core.serialize import to_data
-from headjax.core.tensors import Constant, FanIn, Normal, SlicedXavier, TruncatedNormal
+from headjax.core.tensors import Constant, FanIn, SlicedXavier, TruncatedNormal
 from headjax.head_report.study import CurveConfig, StudyConfig
 from headjax.initialization import Admin
 from headjax.training.optimizer import Cosine, InverseSquareRoot, RAdam
@@ -46,7 +46,7 @@ def instances():
     schedule = Cosine(peak=1e-3)
     more = (
         *FORMULATIONS.values(),
-        *(Normal(), TruncatedNormal(), SlicedXavier(slices=2), FanIn(), Constant(1.0)),
+        *(headjax.nn.Normal(), TruncatedNormal(), SlicedXavier(slices=2), FanIn(), Constant(1.0)),
         *(headjax.AdamW(schedule=schedule), RAdam(schedule=InverseSquareRoot(peak=1.0)), headjax.Distillation(steps=5)),
         *(Admin(), headjax.Sample(), headjax.HardConcrete(weight=0.1), headjax.Subset(count=2)),
         *(headjax.OrderConfig(), StudyConfig(), CurveConfig(headjax.OrderConfig()), decoder_config()),

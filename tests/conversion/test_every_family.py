@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core import tensors
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.hub.directories import BERT, CONFIGS, T5, model_of
@@ -65,7 +64,7 @@ def test_every_family_keeps_its_function(name: str) -> None:
     converted, errors = headjax.convert(source, targets)
     assert max(max(error.relative_error, error.value_error) for error in errors) < tolerance(tiny.SUMS)
     assert_close(hidden(converted, name), expected, sums=tiny.SUMS)
-    assert converted.num_parameters == tensors.count(converted.config.tensors())
+    tiny.assert_as_declared(converted)
 
 
 @pytest.mark.parametrize("target", ["collaborative:shared_dim={size}", "grouped:kv_heads={heads}"])

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.conversion.model import describe
-from headjax.core import tensors
 from tests import tiny
 from tests.closeness import assert_close, tolerance
 from tests.conversion.cases import EXACT, LOSSY, MODELS, PADDED, attentions, encoder, hidden
@@ -22,8 +20,7 @@ def test_conversions_that_lose_nothing_keep_the_function(name: str) -> None:
         converted, errors = headjax.convert(source, target)
         assert_close(hidden(converted, batch), expected, sums=tiny.SUMS)
         assert max(max(error.relative_error, error.value_error) for error in errors) < tolerance(tiny.SUMS)
-        tensors.check(converted.config.tensors(), converted.params)
-        assert converted.num_parameters == tensors.count(converted.config.tensors())
+        tiny.assert_as_declared(converted)
         assert converted.history[-1]["action"] == "convert"
 
 
@@ -81,11 +78,15 @@ def test_what_cannot_be_is_refused_by_its_field(model, text: str, field: str) ->
         headjax.convert(model, text)
 
 
-@pytest.mark.parametrize("target", [*EXACT.values(), *LOSSY.values()], ids=describe)
-def test_text_and_targets_say_the_same(target: headjax.conversion.Target) -> None:
-    parsed = headjax.conversion.parse_target(describe(target))
-    assert describe(parsed) == describe(target)
+@pytest.mark.parametrize("target", [*EXACT.values(), *LOSSY.values()], ids=lambda target: target.name)
+def test_the_history_has_a_target_as_the_text_that_says_it(model, target: headjax.conversion.Target) -> None:
+    (text,) = set(headjax.convert(model, target, layers=[0]).model.history[-1]["to"].values())
+    parsed = headjax.conversion.parse_target(text)
     assert type(parsed) is type(target)
+    assert (
+        headjax.convert(model, parsed, layers=[0]).model.config
+        == headjax.convert(model, target, layers=[0]).model.config
+    )
 
 
 def test_only_the_chosen_layers_change_and_each_can_have_its_own_target(model) -> None:

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.derivatives import gelu, softmax, standardised
-from headjax.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm
+from headjax.nn.norms import OffsetRMSNorm
 from tests.closeness import assert_close, tolerance
 
 
@@ -68,8 +69,8 @@ DIVIDED = WIDE / np.sqrt(np.square(WIDE).mean(-1, keepdims=True) + 1e-3)
 @pytest.mark.parametrize(
     ("norm", "params", "expected"),
     [
-        (LayerNorm(1e-3), {"scale": SCALE, "bias": BIAS}, SCALE * CENTRED + BIAS),
-        (RMSNorm(1e-3), {"scale": SCALE}, SCALE * DIVIDED),
+        (headjax.nn.LayerNorm(1e-3), {"scale": SCALE, "bias": BIAS}, SCALE * CENTRED + BIAS),
+        (headjax.nn.RMSNorm(1e-3), {"scale": SCALE}, SCALE * DIVIDED),
         (OffsetRMSNorm(1e-3), {"scale": BIAS}, (1.0 + BIAS) * DIVIDED),
     ],
     ids=lambda value: type(value).__name__,
@@ -81,6 +82,8 @@ def test_norms_by_their_formulas(norm, params, expected):
 def test_a_norm_is_scaled_and_an_offset_is_a_gain_that_starts_at_one():
     norm = OffsetRMSNorm(1e-3).bind({"scale": BIAS}, 8)
     assert_close(norm.scaled(3.0)(INPUTS), 3.0 * (1.0 + BIAS) * DIVIDED, sums=8)
-    assert_close(RMSNorm(1e-3).bind({"scale": norm.gain()}, 8).scaled(3.0)(INPUTS), norm.scaled(3.0)(INPUTS), sums=8)
+    assert_close(
+        headjax.nn.RMSNorm(1e-3).bind({"scale": norm.gain()}, 8).scaled(3.0)(INPUTS), norm.scaled(3.0)(INPUTS), sums=8
+    )
     scale = OffsetRMSNorm().module(8).scale
     assert not np.any(scale.init(jax.random.key(0), scale, np.float32))

@@ -11,15 +11,18 @@ import headjax
 from headjax.core.fields import options_of, unknown_name
 from headjax.core.serialize import dumps, from_data, kind_of, kinds_of, to_data
 from headjax.core.tensors import FanIn, Xavier
-from headjax.nn.norms import LayerNorm, RMSNorm
 from tests import tiny
 from tests.nn.formulations import FORMULATIONS
 
 CONFIGS = {
     **{name: tiny.decoder_config(tiny.layer(kind)) for name, kind in FORMULATIONS.items()},
     "runs": tiny.decoder_config(tiny.layer(), tiny.layer(), tiny.layer(tiny.collaborative(), hidden=7)),
-    "parts": tiny.decoder_config(norm=RMSNorm(0.1), initializer=Xavier(0.5), softcap=2.0, positions="sinusoidal"),
-    "kinds": tiny.decoder_config(tiny.layer(tiny.collaborative(mixing_init=FanIn(2.0))), norm=LayerNorm(0.2)),
+    "parts": tiny.decoder_config(
+        norm=headjax.nn.RMSNorm(0.1), initializer=Xavier(0.5), softcap=2.0, positions="sinusoidal"
+    ),
+    "kinds": tiny.decoder_config(
+        tiny.layer(tiny.collaborative(mixing_init=FanIn(2.0))), norm=headjax.nn.LayerNorm(0.2)
+    ),
 }
 
 

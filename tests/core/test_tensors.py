@@ -10,7 +10,6 @@ import headjax
 from headjax.core.tensors import (
     Constant,
     FanIn,
-    Normal,
     SlicedXavier,
     TruncatedNormal,
     Xavier,
@@ -33,7 +32,7 @@ TENSORS = {
     "empty": {},
     "scale": headjax.nn.weight((), (), Constant(2.0), inputs=()),
 }
-DRAWN = initialize(TENSORS, jax.random.key(0), Normal(1.0))
+DRAWN = initialize(TENSORS, jax.random.key(0), headjax.nn.Normal(1.0))
 
 
 def test_each_tensor_takes_its_own_initialiser_and_randomness():
@@ -42,9 +41,11 @@ def test_each_tensor_takes_its_own_initialiser_and_randomness():
     assert float(DRAWN["scale"]) == 2.0
     query, output = DRAWN["attention"]["query"], DRAWN["attention"]["output"]
     assert abs(np.corrcoef(query.ravel(), output.ravel())[0, 1]) < 0.4
-    other = initialize(TENSORS, jax.random.key(1), Normal(1.0))["attention"]["query"]
+    other = initialize(TENSORS, jax.random.key(1), headjax.nn.Normal(1.0))["attention"]["query"]
     assert not np.allclose(other, query)
-    more = initialize({"before": headjax.nn.weight((2,), ("embed",)), **TENSORS}, jax.random.key(0), Normal(1.0))
+    more = initialize(
+        {"before": headjax.nn.weight((2,), ("embed",)), **TENSORS}, jax.random.key(0), headjax.nn.Normal(1.0)
+    )
     assert_trees_equal({path: array for path, array in more.items() if path != "before"}, DRAWN)
 
 
@@ -80,7 +81,7 @@ OUTPUT = headjax.nn.weight((8, 16, 64), ("heads", "head_dim", "embed"), inputs=(
 CUT = 0.87962566  # standard deviation of a unit Gaussian cut at +-2
 
 EXPECTED = {
-    "normal": (Normal(0.02), lambda tensor: 0.02),
+    "normal": (headjax.nn.Normal(0.02), lambda tensor: 0.02),
     "truncated_normal": (TruncatedNormal(0.02), lambda tensor: 0.02 * CUT),
     "fan_in": (FanIn(1.5), lambda tensor: 1.5 / np.sqrt(fan_in(tensor))),
     "xavier": (Xavier(0.5), lambda tensor: 0.5 * np.sqrt(2.0 / (fan_in(tensor) + fan_out(tensor)))),
@@ -112,8 +113,8 @@ def test_bounds_constants_and_the_key():
     assert 0.99 * limit < np.abs(draw(Xavier(), QUERY)).max() <= limit
     for initializer, value in ((Zeros(), 0.0), (headjax.nn.Ones, 1.0), (Constant(-0.5), -0.5)):
         np.testing.assert_array_equal(draw(initializer, QUERY, dtype=jnp.bfloat16), value)
-    np.testing.assert_array_equal(draw(Normal(), QUERY, 1), draw(Normal(), QUERY, 1))
-    assert not np.allclose(draw(Normal(), QUERY, 1), draw(Normal(), QUERY, 2))
+    np.testing.assert_array_equal(draw(headjax.nn.Normal(), QUERY, 1), draw(headjax.nn.Normal(), QUERY, 1))
+    assert not np.allclose(draw(headjax.nn.Normal(), QUERY, 1), draw(headjax.nn.Normal(), QUERY, 2))
 
 
 def test_sliced_xavier_draws_the_large_layers_spread():

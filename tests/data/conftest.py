@@ -4,15 +4,14 @@ import pytest
 
 from headjax.data.prepare import prepare
 from headjax.data.rows import RowSource
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 from tests.data import films
-from tests.data.vocabulary import write_vocabulary
+from tests.data.vocabulary import film_tokenizer
 
 
 @pytest.fixture(scope="session")
 def wordpiece(tmp_path_factory):
     """A BERT's tokenizer."""
-    return wordpiece_tokenizer(write_vocabulary(tmp_path_factory.mktemp("vocabulary")))
+    return film_tokenizer(tmp_path_factory.mktemp("vocabulary"))
 
 
 @pytest.fixture(scope="session")

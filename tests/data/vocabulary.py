@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from headjax.data import DataConfig
+from headjax.tokenizers.tokenizer import Tokenizer
+from headjax.tokenizers.vocabularies import wordpiece_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TEXT = ["a", "good", "bad", "film", "the", "was", "it", "not", "very", "dull", "fun", "un", ",", ".", "!"]
@@ -14,6 +16,11 @@ def write_vocabulary(folder: Path) -> Path:
     path = folder / "vocab.txt"
     path.write_text("\n".join(WORDS) + "\n")
     return path
+
+
+def film_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of `WORDS`, whose `vocab.txt` is written into a folder."""
+    return wordpiece_tokenizer(write_vocabulary(folder))
 
 
 def write_lines(path: Path, *lines: str) -> Path:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
-from tests.data.vocabulary import WORDS, write_vocabulary
+from tests.data.vocabulary import WORDS, film_tokenizer
 from tests.hub.directories import BERT, model_of
 
 
@@ -15,7 +14,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tokenizer(folder):
-    return wordpiece_tokenizer(write_vocabulary(folder))
+    return film_tokenizer(folder)
 
 
 @pytest.fixture(scope="module")

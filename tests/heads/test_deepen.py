@@ -12,8 +12,8 @@ from headjax.conversion.deep import deep_config, deepen, level, split_attention,
 from headjax.core import tensors
 from headjax.core.modules import bind, declared
 from headjax.core.serialize import kind_of
-from headjax.core.tensors import Normal, initialize
-from headjax.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm
+from headjax.core.tensors import initialize
+from headjax.nn.norms import OffsetRMSNorm
 from headjax.nn.projections import FeedForward
 from tests import tiny
 from tests.closeness import assert_close
@@ -52,7 +52,7 @@ def test_attention_is_the_sum_of_its_heads(name):
 @pytest.mark.parametrize("fields", [{"activation": "relu"}, {"activation": "silu", "gated": True}, {"bias": False}])
 def test_feed_forward_is_the_sum_of_its_slices(fields):
     whole, inputs = FeedForward(WIDTH, 24, **fields), jnp.asarray(random_inputs())
-    params = initialize(declared(whole), jax.random.key(0), Normal(0.5))
+    params = initialize(declared(whole), jax.random.key(0), headjax.nn.Normal(0.5))
     bind(whole, jax.tree.map(lambda array: array + 0.1, params))
     parts = split_feed_forward(whole, 4)
     assert [part.hidden for part in parts] == [6] * 4
@@ -78,7 +78,7 @@ def test_heads_keep_numbers_and_weights(model, heads):
     assert np.isfinite(deep(tiny.tokens()).hidden).all()
 
 
-@pytest.mark.parametrize("norm", [LayerNorm(), RMSNorm(), OffsetRMSNorm()], ids=kind_of)
+@pytest.mark.parametrize("norm", [headjax.nn.LayerNorm(), headjax.nn.RMSNorm(), OffsetRMSNorm()], ids=kind_of)
 def test_a_levelled_norm_keeps_the_size_that_the_norm_gives(norm):
     """Whatever a norm's parameters mean: the weight of OffsetRMSNorm is its gain less 1."""
     params = {name: jnp.zeros(tiny.WIDTH) for name in norm.tensors(tiny.WIDTH)} | {"scale": jnp.full(tiny.WIDTH, -0.6)}

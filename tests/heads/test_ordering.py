@@ -9,7 +9,6 @@ import headjax
 from headjax.heads import ordering
 from headjax.heads.ablation import Ablation
 from headjax.heads.orders import units
-from headjax.nn.embeddings import RelativeBuckets
 from tests import tiny
 from tests.closeness import close_to
 from tests.models.test_encoder import config as encoder
@@ -200,7 +199,7 @@ def test_heads_with_their_own_keys_go_one_by_one_and_one_stays():
 
 
 def test_layers_that_share_a_position_bias_lose_the_same_heads():
-    config = translation(position_bias=RelativeBuckets(num_heads=4))
+    config = translation(position_bias=headjax.nn.RelativeBuckets(num_heads=4))
     order = tuple(
         headjax.HeadId("encoder", 1, 3 - head.head) if head.stack == "encoder" and head.layer else head
         for head in headjax.all_heads(config, ["encoder"])

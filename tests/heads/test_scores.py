@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.heads.scoring import DESCRIPTIONS, hies
 from tests import tiny
 from tests.closeness import assert_numbers_close, close_to
 
@@ -29,7 +28,6 @@ def test_statistics_are_means_over_tokens(model, batches, scores):
         count += len(probabilities)
     for h in range(3):
         assert scores.score("entropy")[headjax.HeadId("decoder", 1, h)] == close_to(total[h] / count, sums=tiny.SUMS)
-    assert set(scores.values) == set(DESCRIPTIONS)
 
 
 def test_filler_examples_and_what_stands_in_padding_change_nothing(model, batches, scores):
@@ -40,7 +38,7 @@ def test_filler_examples_and_what_stands_in_padding_change_nothing(model, batche
             halves.append({"attention_mask": mask, "input_ids": np.where(mask == 1, given["input_ids"], 7)})
     got = headjax.score_heads(model, halves)
     assert (got.examples, got.loss) == (scores.examples, close_to(scores.loss, sums=tiny.SUMS))
-    for name in DESCRIPTIONS:
+    for name in scores.values:
         assert_numbers_close(got.score(name), scores.score(name), sums=2 * tiny.SUMS, name=name)
 
 
@@ -71,11 +69,8 @@ def test_statistics_of_one_head_and_a_loss_of_one_number():
     assert_numbers_close(found.score("entropy"), expected, sums=tiny.SUMS, name="entropy")
 
 
-HEADS = [headjax.HeadId(stack, i, h) for stack in ("encoder", "cross") for i in range(2) for h in range(3)]
-
-
-def test_hies_by_hand():
-    importance = {HEADS[0]: 0.0, HEADS[1]: 2.0, HEADS[2]: 1.0}
-    entropy = {HEADS[0]: 0.5, HEADS[1]: 0.9, HEADS[2]: 0.1}
-    got = hies(importance, entropy, alpha=0.25)
-    assert got == pytest.approx({HEADS[0]: 0.75 * 0.5, HEADS[1]: 0.25, HEADS[2]: 0.25 * 0.5 + 0.75})
+def test_hies_is_the_mean_of_importance_and_certainty(scores):
+    """Each min-max normalised over all heads (arXiv 2510.13832, alpha = 0.5)."""
+    importance, entropy = (np.array([*scores.score(name).values()]) for name in ("importance", "entropy"))
+    scaled, spread = ((values - values.min()) / np.ptp(values) for values in (importance, entropy))
+    assert [*scores.score("hies").values()] == pytest.approx((scaled + 1.0 - spread) / 2)

@@ -97,6 +97,9 @@ RAGGED = ["encoder/0/1", "encoder/1/0", "encoder/1/2"]
 SIZES = {"value_dim": 2, "head_dim": 2}
 
 
+MODEL_TYPES = [family.model_type for family in FAMILIES]
+
+
 def family(name: str) -> Family:
     return next(family for family in FAMILIES if family.model_type == name)
 

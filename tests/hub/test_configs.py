@@ -5,8 +5,7 @@ import functools
 import pytest
 
 import headjax
-from headjax.hub.fields import Fields
-from tests.hub.directories import BERT, CONFIGS, family
+from tests.hub.directories import BERT, CONFIGS, config_of, family
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 TYPES = [SLIDING, FULL]
@@ -31,7 +30,7 @@ POOLER = ("pooler.dense.weight",)
 
 def read(kind, tensors=(), **fields):
     """The config of a tiny model of the family with other fields; None takes one away."""
-    return family(kind).read(Fields(CONFIGS[kind] | fields, tensors=tensors))
+    return config_of(CONFIGS[kind] | fields, tensors)
 
 
 def layers(config):
@@ -169,7 +168,7 @@ def test_a_config_is_read_and_written(kind, fields, part, expected):
     found = part(config)
     assert found == (pytest.approx(expected) if isinstance(expected, float) else expected)
     written = family(kind).write(config)
-    assert family(kind).read(Fields(CONFIGS[kind] | fields | written)) == config
+    assert config_of(CONFIGS[kind] | fields | written) == config
 
 
 @pytest.mark.parametrize(
@@ -237,9 +236,7 @@ def test_a_config_is_refused_by_its_field(kind, fields, named):
 def test_key_value_heads_without_a_field_are_those_of_the_class_and_with_null_as_many_as_heads(kind, missing):
     fields = {name: value for name, value in CONFIGS[kind].items() if name != "num_key_value_heads"}
     fields |= {"hidden_size": 256, "num_attention_heads": 64}
-    counts = [
-        family(kind).read(Fields(fields | more)).attention[0].kv_heads for more in ({}, {"num_key_value_heads": None})
-    ]
+    counts = [config_of(fields | more).attention[0].kv_heads for more in ({}, {"num_key_value_heads": None})]
     assert counts == [missing, 64]
 
 
@@ -268,4 +265,4 @@ def test_pretraining_under_the_name_of_one_task():
     """bert-base-uncased calls itself BertForMaskedLM and holds the output of both tasks."""
     both = read("bert", architectures=["BertForPreTraining"])
     assert read("bert", ("cls.seq_relationship.weight",), architectures=["BertForMaskedLM"]) == both
-    assert family("bert").read(Fields(BERT)) != both
+    assert config_of(BERT) != both

@@ -6,7 +6,6 @@ import shutil
 import pytest
 
 import headjax
-from headjax.shrinking.vocabulary import trim_vocabulary
 from tests.hub.directories import CONFIGS, model_of
 from tests.tokenizers.directories import DIRECTORIES, PIECES, TEXTS, auto, wordpieces
 
@@ -69,7 +68,7 @@ def test_exports_are_read_as_the_original(tmp_path, kind):
         )
         assert_reads_alike(tmp_path / "back", before)
     if isinstance(model.config, headjax.EncoderConfig | headjax.DecoderConfig):
-        trimmed = trim_vocabulary(model, TEXTS)
+        trimmed = headjax.trim_vocabulary(model, TEXTS)
         headjax.to_huggingface(trimmed, tmp_path / "trimmed")
         assert_reads_alike(tmp_path / "trimmed", before, kept=trimmed.history[-1]["kept"])
 
@@ -112,6 +111,6 @@ def test_settings_and_added_tokens_stay(tmp_path):
     for layout in ("remote", "padded"):
         headjax.to_huggingface(headjax.prune(model, ["encoder/0/1"]), tmp_path / layout, layout)
         assert_reads_alike(tmp_path / layout, before)
-    headjax.to_huggingface(trim_vocabulary(model, TEXTS), tmp_path / "trimmed")
+    headjax.to_huggingface(headjax.trim_vocabulary(model, TEXTS), tmp_path / "trimmed")
     assert auto(tmp_path / "trimmed").truncation_side == "left"
     assert not (tmp_path / "trimmed" / "vocab.txt").exists()

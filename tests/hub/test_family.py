@@ -23,7 +23,6 @@ from headjax.hub.table import (
     share,
     size,
 )
-from headjax.nn.norms import LayerNorm
 from tests.hub.directories import max_difference
 from tests.tiny import model as noisy
 
@@ -45,7 +44,7 @@ TINY = Family(
         vocab_size=size("vocabulary"),
         max_length=size("positions", 32),
         activation=activation("act", "gelu"),
-        norm=record(LayerNorm, epsilon=number("epsilon", 1e-5)),
+        norm=record(headjax.nn.LayerNorm, epsilon=number("epsilon", 1e-5)),
         dropout=TrainingOnly(number("dropout", 0.1)),
     ),
     classes=(

@@ -8,14 +8,13 @@ import pytest
 from safetensors.numpy import load_file
 
 import headjax
-from headjax.hub.families import FAMILIES
 from tests.buckets import path_of
 from tests.closeness import assert_trees_equal
 from tests.command_line import main
-from tests.hub.directories import CONFIGS, config_of, family, model_of, refused_import, rewrite
+from tests.hub.directories import CONFIGS, MODEL_TYPES, config_of, family, model_of, refused_import, rewrite
 
 
-@pytest.mark.parametrize("name", [family.model_type for family in FAMILIES])
+@pytest.mark.parametrize("name", MODEL_TYPES)
 def test_every_family_there_and_back(name, tmp_path):
     """The config says everything and every tensor comes back."""
     names = ("lm_head.weight",) if name == "mt5" else ()

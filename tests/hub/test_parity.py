@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.hub.families import FAMILIES
-from headjax.hub.fields import Fields
 from tests import tiny
 from tests.closeness import assert_close
 from tests.command_line import main
-from tests.hub.directories import CONFIGS, family
+from tests.hub.directories import CONFIGS, MODEL_TYPES, config_of
 
 pytestmark = [
     pytest.mark.parity,
@@ -291,13 +289,13 @@ def assert_same(ours, theirs, inputs, sums=tiny.SUMS):
         assert_close(mine[seen], array[seen], sums=sums, message=name)
 
 
-@pytest.mark.parametrize("kind", [each.model_type for each in FAMILIES])
+@pytest.mark.parametrize("kind", MODEL_TYPES)
 def test_a_field_that_is_missing_has_the_default_of_its_class(kind):
     """The fields of a tiny config taken away in turn: it is required, or the result is that of the whole."""
     import transformers
 
     def read(fields):
-        return family(kind).read(Fields({**fields, "model_type": kind, "architectures": architectures}))
+        return config_of({**fields, "model_type": kind, "architectures": architectures})
 
     tiny = {name: value for name, value in CONFIGS[kind].items() if name != "model_type"}
     architectures, complete, compared = tiny.pop("architectures", None), transformers.CONFIG_MAPPING[kind], []

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.hub.table import InexpressibleError
-from headjax.nn.embeddings import RelativeBuckets
-from headjax.nn.norms import LayerNorm
 from tests import tiny
 from tests.hub.directories import example_batch, max_difference, rewrite
 from tests.hub.remote_models import (
@@ -175,12 +172,12 @@ class TestInTransformers:
                 "gated": True,
                 "feed_forward_bias": False,
                 "residual": "pre_norm",
-                "norm": LayerNorm(bias=False),
+                "norm": headjax.nn.LayerNorm(bias=False),
                 "attention_norm": (False, True),
                 "window": (None, 2),
                 "pooler_reads": "mean",
                 "pooler_bias": False,
-                "pooler_norm": LayerNorm(),
+                "pooler_norm": headjax.nn.LayerNorm(),
             },
             "CLIP": {"causal": True, "residual": "pre_norm", "pooler": None, "activation": "quick_gelu"},
             "Admin": {"positions": "sinusoidal_endpoint", "residual": "scaled_post_norm", "embedding_norm": False},
@@ -192,7 +189,7 @@ class TestInTransformers:
     @pytest.mark.parametrize("name", [name for name in ATTENTION if name not in ("turning", "scaled")])
     def test_relative_positions_of_the_heads_that_are_left(self, name, tmp_path):
         """Near and far, with padding: 40 tokens, of which distances from 3 share buckets."""
-        bias, attention = RelativeBuckets(num_heads=4, buckets=8, max_distance=20), ATTENTION[name]
+        bias, attention = headjax.nn.RelativeBuckets(num_heads=4, buckets=8, max_distance=20), ATTENTION[name]
         fields = {"positions": "learned_present", "position_offset": 2, "segments": 0, "max_length": 40}
         model = encoder(attention, position_bias=bias, **fields)
         headjax.to_huggingface(model, tmp_path / "out", "remote")
@@ -218,7 +215,7 @@ def test_what_has_no_code_is_refused(tmp_path):
     translation = tiny.model(headjax.EncoderDecoderConfig.transformer_base(
         vocab_size=20, width=8, num_layers=1, decoder_layers=1, hidden=8, attention=PAIR, max_length=8
     ))  # fmt: skip
-    with pytest.raises(InexpressibleError, match="layout remote: no code computes encoder_decoder models"):
+    with pytest.raises(headjax.HeadjaxError, match="layout remote: no code computes encoder_decoder models"):
         headjax.to_huggingface(translation, tmp_path / "out", "remote")
     with pytest.raises(headjax.HeadjaxError, match=r"^family: the layout remote has none"):
         headjax.to_huggingface(encoder(ATTENTION["ragged"]), tmp_path / "out", "remote", family="bert")

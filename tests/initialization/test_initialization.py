@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.tensors import FanIn, Normal
+from headjax.core.tensors import FanIn
 from headjax.initialization import Admin, AdminConstant, DeepNorm, Setting, constant_omega
 from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
@@ -138,7 +138,7 @@ def test_an_empty_batch_is_an_error(empty):
 
 def test_a_stack_whose_input_is_far_below_variance_one_is_an_error():
     """Its second omega would be 0.1 or less and cut the shortcuts."""
-    config = Admin().configure(post_norm(positions="none", embedding_norm=False, initializer=Normal(0.02)))
+    config = Admin().configure(post_norm(positions="none", embedding_norm=False, initializer=headjax.nn.Normal(0.02)))
     where = setting(tiny.tokens(8))
     with pytest.raises(headjax.DataError, match=r"^decoder: "):
         profile(config, config.initialize(SEEDS), where.batches[0], where)

@@ -9,7 +9,6 @@ from headjax.core.tensors import FanIn
 from headjax.initialization import Admin, Setting
 from headjax.initialization.admin import profile
 from headjax.mesh.distributed import put_whole_batch
-from headjax.nn.norms import LayerNorm
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -22,7 +21,9 @@ def test_omega_is_what_torch_layers_give():
     torch = pytest.importorskip("torch")
     sizes = {"width": tiny.WIDTH, "num_layers": LAYERS, "activation": "relu", "positions": "sinusoidal"}
     rates = {"dropout": 0.0, "attention_dropout": 0.0}
-    plain = headjax.EncoderConfig(**tiny.layer(), **sizes, **rates, norm=LayerNorm(), segments=0, initializer=FanIn())
+    plain = headjax.EncoderConfig(
+        **tiny.layer(), **sizes, **rates, norm=headjax.nn.LayerNorm(), segments=0, initializer=FanIn()
+    )
     config = Admin().configure(plain)
     params = config.initialize(jax.random.key(0))
     tokens = tiny.tokens(4, 9)["input_ids"]

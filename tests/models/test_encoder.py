@@ -9,10 +9,8 @@ import numpy as np
 import headjax
 from headjax.core import tensors
 from headjax.core.modules import declared
-from headjax.core.tensors import Normal
 from headjax.nn.block import Block
 from headjax.nn.embeddings import Positions, few_rows
-from headjax.nn.norms import LayerNorm
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -21,7 +19,8 @@ RELATIVES = {
     "bert": {},
     "distilbert": {"segments": 0, "pooler": None},
     "roberta": {
-        "segments": 1, "pooler": None, "norm": LayerNorm(1e-5), "positions": "learned_present", "position_offset": 2,
+        "segments": 1, "pooler": None, "norm": headjax.nn.LayerNorm(1e-5), "positions": "learned_present",
+        "position_offset": 2,
     },
     "albert": {"shared_layers": True, "embedding_size": 8, "dropout": 0.0, "attention_dropout": 0.0},
 }  # fmt: skip
@@ -29,7 +28,7 @@ PADDED = tiny.tokens() | {"attention_mask": np.array([[1] * 10, [1] * 7 + [0] * 
 
 
 def config(name: str = "bert", **fields) -> headjax.EncoderConfig:
-    defaults = {"attention": tiny.multi_head(), "hidden": 32, "initializer": Normal(0.3)}
+    defaults = {"attention": tiny.multi_head(), "hidden": 32, "initializer": headjax.nn.Normal(0.3)}
     return headjax.EncoderConfig(**SIZES | defaults | RELATIVES[name] | fields)
 
 

@@ -9,9 +9,9 @@ import functools
 import jax
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 import headjax
-from headjax.mesh.mesh import batch_sharding
 from tests import tiny
 from tests.closeness import assert_close, assert_trees_equal
 from tests.models.mixed import MODELS
@@ -125,7 +125,7 @@ def test_what_is_saved_loads_onto_eight_devices_and_computes_the_same(case, tmp_
     assert loaded.config == model.config
     assert_trees_equal(loaded.params, model.params)
     assert any(not array.sharding.is_fully_replicated for array in flatten(loaded.params).values())
-    spread = jax.device_put(batch, batch_sharding(mesh))
+    spread = jax.device_put(batch, NamedSharding(mesh, PartitionSpec(("data", "fsdp"))))
     unrolled = np.asarray(forward(loaded, spread, headjax.Compute(scan=False))[0])
     others = [row for row in range(ROWS) if row != GATED]
     assert_close(unrolled[others], states[others], sums=SUMS)

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import headjax
 from headjax.core.modules import bind, declared
 from headjax.nn.embeddings import Positions
-from headjax.nn.norms import OffsetRMSNorm, Residual, RMSNorm
+from headjax.nn.norms import OffsetRMSNorm, Residual
 from headjax.nn.projections import FeedForward
 from tests import tiny
 from tests.closeness import assert_close
@@ -37,7 +38,7 @@ def test_feed_forward_maps_are_those_of_the_formula(gated, bias):
 
 
 def test_a_sandwich_norm_normalises_before_and_after_the_sub_layer():
-    residual = Residual("sandwich_norm", RMSNorm(1e-3), tiny.WIDTH)
+    residual = Residual("sandwich_norm", headjax.nn.RMSNorm(1e-3), tiny.WIDTH)
     params = {name: {"scale": jnp.full(tiny.WIDTH, size)} for name, size in (("norm", 2.0), ("after", 3.0))}
     assert declared(residual).keys() == params.keys()
     residual = bind(residual, params)

@@ -12,7 +12,6 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax.core.modules import arrays
 from tests import tiny
 from tests.closeness import assert_close, assert_numbers_close, close_to
 from tests.sites import houses
@@ -67,7 +66,7 @@ def test_an_assigned_attention_of_another_class_is_the_attention_that_runs(tmp_p
     model, layer = decoder(), tiny.layer(headjax.Kind(headjax.GroupedAttention, num_heads=4, kv_heads=2, head_dim=4))
     getattr(model.decoder, GROUP).attention = stacked(nnx.Rngs(3))
     expected = tiny.model(tiny.decoder_config(layer, layer))
-    same_everywhere(model, expected.replace(params=arrays(model)))
+    same_everywhere(model, expected.replace(params=model.params))
     assert {site.kv_heads for site in headjax.attention_sites(model)} == {2}
     with pytest.raises(headjax.ParameterError, match="attention: is a GroupedAttention, where the config describes"):
         model.save(tmp_path / "model")

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.nn.embeddings import RelativeBuckets
 from tests import tiny
 from tests.models.test_encoder import config as encoder
 from tests.models.test_encoder_decoder import BATCH, CONFIGS, translation
@@ -25,8 +24,8 @@ CONFIGURATIONS = {
     "max_length": [lambda: tiny.decoder_config(max_length=None)],
     "position_offset": [lambda: encoder("roberta", position_offset=0)],
     "shared_layers": [lambda: encoder("albert", hidden=(8, 8, 9))],
-    "position_bias": [lambda: translation(position_bias=RelativeBuckets(num_heads=2))],
-    "decoder_position_bias": [lambda: translation(decoder_position_bias=RelativeBuckets(num_heads=2))],
+    "position_bias": [lambda: translation(position_bias=headjax.nn.RelativeBuckets(num_heads=2))],
+    "decoder_position_bias": [lambda: translation(decoder_position_bias=headjax.nn.RelativeBuckets(num_heads=2))],
     "pooler": [lambda: encoder(pooler=None, task=headjax.tasks.Classification(classes=2))],
     "share_tokens": [lambda: translation(target_vocab_size=40)],
     "start_token": [lambda: translation(start_token=50)],

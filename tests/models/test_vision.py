@@ -1,10 +1,9 @@
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 import headjax
-from headjax.core.tensors import Normal
-from headjax.models.vision import PatchEmbeddings
 from tests import tiny
 from tests.closeness import assert_close
 
@@ -20,7 +19,7 @@ def config(**fields) -> headjax.VisionConfig:
         "width": tiny.WIDTH,
         "num_layers": 2,
         "task": headjax.tasks.DistilledClassification(classes=5),
-        "initializer": Normal(0.3),
+        "initializer": headjax.nn.Normal(0.3),
     } | fields  # fmt: skip
     return headjax.VisionConfig(**fields)
 
@@ -33,8 +32,7 @@ def model():
 def test_patches_are_a_convolution():
     """The same as a convolution whose stride is its size, as Hugging Face computes them."""
     kernel = np.random.default_rng(1).standard_normal((3, 2, 2, 7)).astype(np.float32)
-    patches = PatchEmbeddings(7, 11, 2, 3, distillation_token=True, dropout=0.0)
-    cut = patches.cut(IMAGES) @ kernel.reshape(-1, 7)
+    cut = headjax.Vision(config(), rngs=nnx.Rngs(0)).patches.cut(IMAGES) @ kernel.reshape(-1, 7)
     convolved = jax.lax.conv_general_dilated(
         IMAGES, kernel, (2, 2), "VALID", dimension_numbers=("NCHW", "IHWO", "NCHW")
     )

@@ -10,7 +10,7 @@ import pytest
 
 import headjax
 from headjax.core.modules import bind, declared, fresh
-from headjax.core.tensors import Normal, initialize
+from headjax.core.tensors import initialize
 from headjax.nn.block import Block, LayerConfig
 from headjax.nn.state import State
 from tests import tiny
@@ -23,7 +23,7 @@ SKIPPING = dataclasses.replace(PLAIN, stochastic_depth=RATE)
 
 @pytest.fixture(scope="module")
 def params():
-    return initialize(declared(Block(PLAIN)), jax.random.key(0), Normal(0.3))
+    return initialize(declared(Block(PLAIN)), jax.random.key(0), headjax.nn.Normal(0.3))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -5,9 +5,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 import headjax
-from headjax.core.tensors import Normal, Params, initialize
 from tests import tiny
 from tests.closeness import assert_close
 from tests.nn.formulations import (
@@ -35,7 +35,7 @@ BLOCKS = headjax.Kind(
 )
 
 
-def as_float64(params: Params) -> dict[str, np.ndarray]:
+def as_float64(params: dict[str, Any]) -> dict[str, np.ndarray]:
     return jax.tree.map(lambda array: np.asarray(array, np.float64), params)
 
 
@@ -83,10 +83,10 @@ def test_collaborative_logits_are_those_of_the_formula():
         assert_close(found[:, head], softmax(logits), sums=SUMS)
 
 
-Pair = tuple[headjax.Kind, Params]
+Pair = tuple[headjax.Kind, dict[str, Any]]
 
 
-def concatenated(params: Params) -> Params:
+def concatenated(params: dict[str, Any]) -> dict[str, Any]:
     """Multi-head parameters as collaborative ones: the heads' projections side by side, mixed by block-ones."""
     flat = {name: params[name].reshape(WIDTH, -1) for name in ("query", "key")}
     biases = {name: params[name].reshape(-1) for name in ("query_bias", "key_bias")}
@@ -170,7 +170,7 @@ def test_it_is_another_with_products_of_its_weights(name):
     assert_close(found.probabilities, expected.probabilities, sums=longer * SUMS)
 
 
-def probabilities(params: Params, bias: Any = None) -> Any:
+def probabilities(params: dict[str, Any], bias: Any = None) -> Any:
     return attended_by(BLOCKS, params, X, headjax.nn.AttentionOptions(mask=CAUSAL, bias=bias)).probabilities
 
 
@@ -197,7 +197,8 @@ def test_concatenated_blocks_start_as_multi_head_attention():
         head_dim=2,
         mixing_init=headjax.nn.Concatenate(),
     )
-    params = initialize(tiny.weights(collaborative, WIDTH, WIDTH), jax.random.key(0), Normal(0.5))
+    fresh = headjax.CollaborativeAttention(WIDTH, rngs=nnx.Rngs(0), **collaborative.options)
+    params = random_params(collaborative) | {"mixing": fresh.mixing[...]}
     heads = {name: params[name].reshape(WIDTH, 4, 2) for name in ("query", "key")}
     zeros = {name: np.zeros((4, 2), np.float32) for name in ("query_bias", "key_bias")}
     plain = {name: array for name, array in params.items() if name != "mixing"} | heads | zeros

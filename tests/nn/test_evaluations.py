@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
 import headjax
-from headjax.core.tensors import nested
 from tests import tiny
 from tests.closeness import assert_close
 from tests.nn.formulations import (
@@ -86,5 +86,5 @@ def test_queries_may_attend_to_another_sequence_of_another_width():
     assert (shapes["query"], shapes["key"], shapes["value"]) == ((WIDTH, 3, 6), (10, 3, 6), (10, 3, 5))
     generator = np.random.default_rng(0)
     params = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    params = nested(params)
+    params = unflatten_dict(params, sep="/")
     assert attended_by(attention, params, X, memory=random_inputs(length=9, width=10)).context.shape == (2, 6, 3, 5)

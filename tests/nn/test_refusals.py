@@ -5,7 +5,6 @@ import pytest
 import headjax
 from headjax.core.fields import options_of
 from headjax.core.serialize import class_of, make
-from headjax.nn.norms import RMSNorm
 from tests.nn.formulations import FORMULATIONS, KEPT
 
 MULTI_HEAD = headjax.Kind(headjax.MultiHeadAttention, num_heads=2, head_dim=4)
@@ -32,7 +31,7 @@ COLLABORATIVE = FORMULATIONS["collaborative"]
         (COLLABORATIVE, {"shared_dim": 6, "mixing_init": headjax.nn.Concatenate()}, "shared_dim"),
         (LATENT, {"rotary": headjax.nn.RotaryHalves()}, "rotary_dim"),
         (LATENT, {"rotary_dim": 3, "rotary": headjax.nn.RotaryInterleaved()}, "rotary_dim"),
-        (LATENT, {"query_norm": RMSNorm()}, "query_norm"),
+        (LATENT, {"query_norm": headjax.nn.RMSNorm()}, "query_norm"),
         (FORMULATIONS["compressed"], {"inner": FORMULATIONS["compressed"]}, "inner"),
     ],
 )

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.report.maps import attention_patterns, head_map
 
 
 def meshes(plot):
@@ -15,7 +14,7 @@ def meshes(plot):
 
 def test_missing_heads_are_left_out_and_named():
     values = np.array([[1.0, 2.0, 3.0], [4.0, np.nan, np.nan], [np.nan, np.nan, np.nan]])
-    plot = head_map({"decoder": values}, title="Importance", unit="Importance (nats)")
+    plot = headjax.plots.head_map({"decoder": values}, title="Importance", unit="Importance (nats)")
     axes = plot.figure.axes[0]
     np.testing.assert_array_equal(np.ma.getmaskarray(axes.collections[0].get_array()), np.isnan(values))
     assert sorted(text.get_text() for text in axes.texts) == ["1.00", "2.00", "3.00", "4.00"]
@@ -29,7 +28,7 @@ def test_missing_heads_are_left_out_and_named():
 
 
 def test_stacks_of_different_sizes_share_one_scale():
-    plot = head_map({"encoder": np.ones((2, 4)), "decoder": np.full((3, 2), 7.0)}, title="Both", unit="u")
+    plot = headjax.plots.head_map({"encoder": np.ones((2, 4)), "decoder": np.full((3, 2), 7.0)}, title="Both", unit="u")
     assert [axes.get_title(loc="left") for axes in plot.figure.axes[:2]] == ["encoder", "decoder"]
     assert plot.figure.get_suptitle() == "Both"
     assert {mesh.get_clim() for mesh in meshes(plot)} == {(0.0, 7.0)}
@@ -40,22 +39,24 @@ def test_stacks_of_different_sizes_share_one_scale():
     [([-1.0, 3.0], (-3.0, 3.0)), ([1.0, 3.0], (0.0, 3.0)), ([-1.0, -3.0], (-3.0, 0.0)), ([0.0, 0.0], (0.0, 1.0))],
 )
 def test_two_signs_are_centred_on_zero_and_one_sign_starts_there(values, limits):
-    (mesh,) = meshes(head_map({"encoder": np.array([values])}, title="t", unit="u"))
+    (mesh,) = meshes(headjax.plots.head_map({"encoder": np.array([values])}, title="t", unit="u"))
     assert mesh.get_clim() == limits
 
 
 def test_small_values_take_a_power_of_ten_to_the_scale_and_many_heads_carry_no_numbers():
-    plot = head_map({"encoder": np.array([[1e-4, 2e-3]])}, title="t", unit="Importance (nats)")
+    plot = headjax.plots.head_map({"encoder": np.array([[1e-4, 2e-3]])}, title="t", unit="Importance (nats)")
     assert [text.get_text() for text in plot.figure.axes[0].texts] == ["0.10", "2.00"]
     assert plot.figure.axes[-1].get_ylabel() == "Importance (nats), ×10⁻³"  # noqa: RUF001
-    plot = head_map({"encoder": np.ones((24, 16))}, title="t", unit="u")
+    plot = headjax.plots.head_map({"encoder": np.ones((24, 16))}, title="t", unit="u")
     assert not plot.figure.axes[0].texts
     plot.svg()
 
 
 def test_attention_patterns_put_queries_on_rows_and_keys_on_columns():
     probabilities = np.full((3, 2, 4), 0.25)
-    plot = attention_patterns(probabilities, ["a", " $b"], ["w", "x\n", "y", "z"], names=["e/0/0", "e/0/1", "e/0/2"])
+    plot = headjax.plots.attention_patterns(
+        probabilities, ["a", " $b"], ["w", "x\n", "y", "z"], names=["e/0/0", "e/0/1", "e/0/2"]
+    )
     axes = plot.figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "·$b"]
     assert [label.get_text() for label in plot.figure.axes[2].get_xticklabels()] == ["w", "x\\n", "y", "z"]
@@ -70,7 +71,7 @@ def test_attention_patterns_put_queries_on_rows_and_keys_on_columns():
 @pytest.mark.parametrize("tokens", [12, 24])
 def test_names_of_tokens_do_not_overlap(tokens):
     names = ["sentence"] * tokens
-    plot = attention_patterns(np.full((4, tokens, tokens), 1 / tokens), names, names=["a", "b", "c", "d"])
+    plot = headjax.plots.attention_patterns(np.full((4, tokens, tokens), 1 / tokens), names, names=["a", "b", "c", "d"])
     plot.figure.draw_without_rendering()
     left_below = plot.figure.axes[2]
     for labels, interval in ((left_below.get_xticklabels(), "intervalx"), (left_below.get_yticklabels(), "intervaly")):
@@ -82,13 +83,13 @@ def test_names_of_tokens_do_not_overlap(tokens):
 @pytest.mark.parametrize(
     ("plot", "field"),
     [
-        (lambda: head_map({}, title="t", unit="u"), "values"),
-        (lambda: head_map({"a": np.ones(3)}, title="t", unit="u"), "values['a']"),
-        (lambda: head_map({"a": np.ones((0, 3))}, title="t", unit="u"), "values['a']"),
-        (lambda: head_map({"a": np.array([[1.0, np.inf]])}, title="t", unit="u"), "values['a']"),
-        (lambda: head_map({"a": np.full((2, 2), np.nan)}, title="t", unit="u"), "values"),
-        (lambda: attention_patterns(np.ones((1, 2, 3)), ["a", "b"]), "probabilities"),
-        (lambda: attention_patterns(np.ones((2, 1, 1)), ["a"], names=["x"]), "names"),
+        (lambda: headjax.plots.head_map({}, title="t", unit="u"), "values"),
+        (lambda: headjax.plots.head_map({"a": np.ones(3)}, title="t", unit="u"), "values['a']"),
+        (lambda: headjax.plots.head_map({"a": np.ones((0, 3))}, title="t", unit="u"), "values['a']"),
+        (lambda: headjax.plots.head_map({"a": np.array([[1.0, np.inf]])}, title="t", unit="u"), "values['a']"),
+        (lambda: headjax.plots.head_map({"a": np.full((2, 2), np.nan)}, title="t", unit="u"), "values"),
+        (lambda: headjax.plots.attention_patterns(np.ones((1, 2, 3)), ["a", "b"]), "probabilities"),
+        (lambda: headjax.plots.attention_patterns(np.ones((2, 1, 1)), ["a"], names=["x"]), "names"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_by_its_field(plot, field):

@@ -15,7 +15,6 @@ from PIL import Image
 
 import headjax
 from headjax.core import numbers
-from headjax.report.maps import head_map
 from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table
 from tests.report.test_plots import losses
@@ -75,7 +74,7 @@ class Tree(html.parser.HTMLParser):
 @pytest.fixture(scope="module")
 def sections():
     curves = losses({HOSTILE: [(0, 3.0), (1, 2.0)], "b": [(0, 3.0), (1, 2.1)]}, title=HOSTILE)
-    heads = head_map({"decoder": np.array([[1.0, np.nan]])}, title="Heads", unit="nats")
+    heads = headjax.plots.head_map({"decoder": np.array([[1.0, np.nan]])}, title="Heads", unit="nats")
     table = Table((Column(HOSTILE), Column("N", numbers.count, "higher")), [(HOSTILE, 1), ("b", 2)], HOSTILE, [HOSTILE])
     return [
         Section(HOSTILE, HOSTILE, [Picture(curves, HOSTILE), Picture(heads, "Captions")]),

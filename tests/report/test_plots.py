@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.report.curves import line_plot, pruning_curves
 
 
 def legend(plot):
@@ -12,7 +11,7 @@ def legend(plot):
 
 
 def losses(curves, title="Loss"):
-    return line_plot(curves, title=title, x_label="Training step", y_label="Loss (nats per token)")
+    return headjax.plots.line_plot(curves, title=title, x_label="Training step", y_label="Loss (nats per token)")
 
 
 def test_line_plots_have_title_units_and_every_model():
@@ -34,7 +33,7 @@ def test_a_value_that_is_not_finite_leaves_a_gap():
 
 def test_repeats_of_a_fraction_become_a_mean_and_a_band():
     repeated = [(0.0, 10.0), (1.0, 90.0), (0.5, 20.0), (0.5, 40.0), (0.5, 30.0)]
-    plot = pruning_curves({"random": repeated}, baseline=10.0, title="Pruning")
+    plot = headjax.plots.pruning_curves({"random": repeated}, baseline=10.0, title="Pruning")
     axes = plot.figure.axes[0]
     line = axes.get_lines()[0]
     np.testing.assert_allclose(line.get_xdata(), [0.0, 0.5, 1.0])
@@ -45,14 +44,16 @@ def test_repeats_of_a_fraction_become_a_mean_and_a_band():
     assert axes.get_ylabel() == "Perplexity, lower is better"
     assert legend(plot) == ["random", "all heads: 10.0"]
     assert [axes.xaxis.get_major_formatter()(share) for share in (0.5, 1.0)] == ["50", "100"]
-    (single,) = pruning_curves({"a": [(0.0, 90.0), (1.0, 50.0)]}, metric="Accuracy (%)", better="higher").figure.axes
+    (single,) = headjax.plots.pruning_curves(
+        {"a": [(0.0, 90.0), (1.0, 50.0)]}, metric="Accuracy (%)", better="higher"
+    ).figure.axes
     assert not single.collections
     assert single.get_ylabel() == "Accuracy (%), higher is better"
 
 
 @pytest.mark.parametrize("high", [12.0, 30.0, 5000.0])
 def test_a_logarithmic_axis_has_plain_numbers_however_narrow(high):
-    plot = pruning_curves({"importance": [(0.0, 8.0), (1.0, high)]}, scale="log")
+    plot = headjax.plots.pruning_curves({"importance": [(0.0, 8.0), (1.0, high)]}, scale="log")
     plot.svg()
     axis = plot.figure.axes[0].yaxis
     low, top = plot.figure.axes[0].get_ylim()
@@ -68,10 +69,10 @@ def test_a_logarithmic_axis_has_plain_numbers_however_narrow(high):
         (lambda: losses({}), "curves"),
         (lambda: losses({"a": []}), "curves['a']"),
         (lambda: losses({"a": [(0.0, 1.0), (np.nan, 1.0)]}), "curves['a']"),
-        (lambda: pruning_curves({}), "curves"),
-        (lambda: pruning_curves({"a": [(0.0, np.nan)]}), "curves['a']"),
-        (lambda: pruning_curves({"a": [(0.0, 1.0), (40.0, 2.0)]}), "curves['a']"),
-        (lambda: pruning_curves({"a": [(0.0, 0.0), (1.0, 2.0)]}, scale="log"), "curves['a']"),
+        (lambda: headjax.plots.pruning_curves({}), "curves"),
+        (lambda: headjax.plots.pruning_curves({"a": [(0.0, np.nan)]}), "curves['a']"),
+        (lambda: headjax.plots.pruning_curves({"a": [(0.0, 1.0), (40.0, 2.0)]}), "curves['a']"),
+        (lambda: headjax.plots.pruning_curves({"a": [(0.0, 0.0), (1.0, 2.0)]}, scale="log"), "curves['a']"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_about_its_series(plot, field):

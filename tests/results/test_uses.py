@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.evaluation.paired import paired_bootstrap
+import headjax
 from results.uses import uses_of
 
 
@@ -41,8 +41,8 @@ def test_vectors_of_words_find_paragraphs_and_order_pairs(uses):
     assert uses["search"].number(uses["search"].judge(unit(found["search"]))) > 0.3
     outcomes = uses["sts"].judge(unit(found["sts"]))
     assert uses["sts"].number(outcomes) > 0.4
-    same = paired_bootstrap(outcomes, outcomes, uses["sts"].number)
+    same = headjax.paired_bootstrap(outcomes, outcomes, uses["sts"].number)
     assert same.low == same.high == 0.0
     noise = uses["sts"].judge(unit(rng.standard_normal(found["sts"].shape)))
-    change = paired_bootstrap(noise, outcomes, uses["sts"].number)
+    change = headjax.paired_bootstrap(noise, outcomes, uses["sts"].number)
     assert 0.2 < change.low < change.high

@@ -8,12 +8,11 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax.heads.site import without
 from tests import tiny
 from tests.closeness import assert_close
 from tests.models.test_encoder import config as albert
 from tests.selected import first
-from tests.sites.houses import HOUSES, SUMS, batches, mean_loss, scaled, snapshot
+from tests.sites.houses import HOUSES, SUMS, batches, mean_loss, snapshot, without
 from tests.sites.test_unrecognised import Raw
 
 BATCHES = batches(2)
@@ -47,7 +46,7 @@ def test_damages_are_rises_of_the_loss_with_the_least_important_heads_gone():
     sites = headjax.attention_sites(model)
     heads = sorted(sites[1].head_ids(), key=importance.__getitem__)
     losses = [
-        np.mean([mean_loss(scaled(model, without(sites, gone)), batch) for batch in BATCHES])
+        np.mean([mean_loss(without(model, gone), batch) for batch in BATCHES])
         for gone in ((), *(heads[:count] for count in (1, 2, 3)))
     ]
     options = found.prices.options["layers.*.attn/1"]

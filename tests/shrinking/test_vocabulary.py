@@ -5,7 +5,6 @@ import json
 import numpy as np
 
 import headjax
-from headjax.shrinking.vocabulary import trim_vocabulary
 from headjax.tokenizers.vocabularies import wordpiece_of
 from tests.closeness import assert_close
 from tests.command_line import main
@@ -41,7 +40,7 @@ def outputs(model, text):
 
 def test_outputs_of_kept_tokens_are_the_same_to_the_bit():
     model = bert()
-    trimmed = trim_vocabulary(model, ["a good film", "any"])
+    trimmed = headjax.trim_vocabulary(model, ["a good film", "any"])
     kept = trimmed.history[-1]["kept"]
     assert [PIECES[old] for old in kept] == [token for token in PIECES if token not in ("never", "##thing")]
     assert trimmed.config.vocab_size == len(kept) == trimmed.tokenizer.vocab_size
@@ -58,7 +57,7 @@ def test_outputs_of_kept_tokens_are_the_same_to_the_bit():
 def test_merges_of_kept_tokens_stay():
     model = headjax.demo_model()
     texts = ["def read(self, names):", "    return [name for name in names]"]
-    trimmed = trim_vocabulary(model, texts)
+    trimmed = headjax.trim_vocabulary(model, texts)
     kept = trimmed.history[-1]["kept"]
     assert trimmed.num_parameters < model.num_parameters
     for text in texts:

@@ -1,7 +1,7 @@
 """Small models with attention as other people write it; none knows of headjax."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -201,6 +201,15 @@ def scaled(model: nnx.Module, gates: dict[str, Any]) -> nnx.Module:
         gate = jnp.repeat(gates[site.path], kernel[..., 0].size // gates[site.path].size, axis=-1)
         holder.set_value(kernel * gate.reshape(*kernel.shape[:-1], 1).astype(kernel.dtype))
     return copy
+
+
+def without(model: nnx.Module, removed: Iterable[headjax.HeadId | str]) -> nnx.Module:
+    """A copy in evaluation mode in which these heads write nothing."""
+    closed, gates = set(map(str, removed)), {}
+    for site in headjax.attention_sites(model):
+        rows = jnp.asarray([float(str(head) not in closed) for head in site.head_ids()]).reshape(-1, site.heads)
+        gates[site.path] = rows.min(axis=0) if site.layers is None or site.tied else rows
+    return scaled(model, gates)
 
 
 def evaluated(model: nnx.Module, batch: Any) -> jax.Array:

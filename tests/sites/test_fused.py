@@ -9,11 +9,10 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax.heads.site import without
 from tests.closeness import assert_close
 from tests.selected import first
 from tests.sites import houses
-from tests.sites.houses import HEADS, SIZE, SUMS, WIDTH, batches, evaluated, loss, scaled, trained
+from tests.sites.houses import HEADS, SIZE, SUMS, WIDTH, batches, evaluated, loss, trained, without
 
 BATCH = batches(1)[0]
 
@@ -131,7 +130,7 @@ def test_one_parameter_loses_the_slices_of_its_heads(name):
         assert fused or {"qkv_proj.kernel": -2, "qkv_proj.bias": -2}.items() <= dict(site.query).items()
     removed = [head for site in sites for head in site.head_ids() if head.head in (0, 1)]
     pruned = headjax.prune(model, removed)
-    expected = scaled(model, without(sites, removed))(BATCH["x"])
+    expected = without(model, removed)(BATCH["x"])
     assert_close(evaluated(pruned, BATCH), expected, sums=2 * SUMS)
     left = headjax.attention_sites(pruned)
     assert {(site.heads, site.kv_heads) for site in left} == {(2, kv // 2)}

@@ -12,11 +12,10 @@ import pytest
 from flax import nnx
 
 import headjax
-from headjax.heads.site import without
 from tests.closeness import assert_close
 from tests.selected import first
 from tests.sites import houses
-from tests.sites.houses import HEADS, HOUSES, SUMS, WIDTH, batches, evaluated, scaled, snapshot, trained
+from tests.sites.houses import HEADS, HOUSES, SUMS, WIDTH, batches, evaluated, snapshot, trained, without
 
 BATCH = batches(1)[0]
 
@@ -46,12 +45,10 @@ def parameters_of(model):
 def test_a_pruned_model_equals_the_gated_one(name):
     model = HOUSES[name]()
     before = snapshot(model)
-    sites = headjax.attention_sites(model)
-    gates = without(sites, map(headjax.HeadId.parse, REMOVED[name]))
     pruned = headjax.prune(model, REMOVED[name])
     assert type(pruned) is type(model)
     assert parameters_of(pruned) < parameters_of(model)
-    expected = scaled(model, gates)(BATCH["x"])
+    expected = without(model, REMOVED[name])(BATCH["x"])
     sums, kind = (1, jnp.bfloat16) if name == "bf16" else (SUMS, np.float32)
     assert_close(evaluated(pruned, BATCH), expected, sums=sums, dtype=kind)
     assert heads_of(pruned) == [head for head in heads_of(model) if head not in REMOVED[name]]
@@ -82,10 +79,9 @@ def test_any_even_removal_of_any_shape(data, kv, group, size):
     removed = [f"./{head}" for head in range(heads) if head not in kept]
     x = jax.random.normal(jax.random.key(1), (2, 3, width))
     pruned = headjax.prune(model, removed)
-    gates = without(headjax.attention_sites(model), map(headjax.HeadId.parse, removed))
     assert_close(
         pruned(x),
-        scaled(model, gates)(x),
+        without(model, removed)(x),
         sums=2 * width + 2 * heads * size,
         scale=1.0 + float(jnp.abs(model(x)).max()),
     )
@@ -114,7 +110,7 @@ def test_decoding_with_the_cache_of_the_class():
     x = jax.random.normal(jax.random.key(0), (2, 4, WIDTH))
     pruned = headjax.prune(attention, ["./0", "./1"])
     assert pruned.cached_key.shape == (2, 4, 1, 3)
-    gated = scaled(attention, without(headjax.attention_sites(attention), map(headjax.HeadId.parse, ["./0", "./1"])))
+    gated = without(attention, ["./0", "./1"])
     for position in range(4):
         one = x[:, position : position + 1]
         assert_close(pruned(one), gated(one), sums=SUMS)
@@ -153,8 +149,7 @@ def test_a_share_is_taken_in_numbers_that_the_code_holds(name):
         gone = [head for head in heads if head not in heads_of(pruned)]
         assert len(gone) <= share * len(heads)
         assert [str(one.message).partition(":")[0] for one in caught] == ["share"] * (len(gone) < share * len(heads))
-        gates = without(headjax.attention_sites(model), map(headjax.HeadId.parse, gone))
-        assert_close(evaluated(pruned, BATCH), scaled(model, gates)(BATCH["x"]), sums=SUMS)
+        assert_close(evaluated(pruned, BATCH), without(model, gone)(BATCH["x"]), sums=SUMS)
         went.append(len(gone))
         sizes.append(parameters_of(pruned))
     assert went == sorted(went)

@@ -52,12 +52,12 @@ def test_batches_may_come_once(tmp_path):
 
 def test_curves_are_the_loss_without_the_heads_of_the_order(tmp_path, monkeypatch):
     model, drawn = HOUSES["flax"](), {}
-    from headjax.head_report import modules
 
-    plain = modules.pruning_curves
-    monkeypatch.setattr(
-        modules, "pruning_curves", lambda curves, **options: drawn.update(curves) or plain(curves, **options)
-    )
+    def drawing(curves, **options):
+        drawn.update(curves)
+        return headjax.plots.pruning_curves(curves, **options)
+
+    monkeypatch.setattr("headjax.head_report.modules.pruning_curves", drawing)
     orders = ("importance", "ablation", "random")
     headjax.report_heads(model, BATCHES[:1], tmp_path / "a.html", loss=loss, orders=orders, percentages=(50,), seeds=2)
     assert [len(drawn[name]) for name in orders] == [2, 2, 3]

@@ -6,10 +6,9 @@ import pytest
 from flax import linen, nnx
 
 import headjax
-from headjax.heads.site import without
 from tests.closeness import assert_close
 from tests.sites import houses
-from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, loss, mean_loss, scaled
+from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, loss, mean_loss, without
 from tests.sites.test_sites import Odd, odd_view, registry  # noqa: F401
 
 BATCHES = batches(1)
@@ -220,7 +219,7 @@ def test_heads_are_cut_from_the_sum_of_a_weight_and_its_low_rank_matrix(places, 
     merged.eval()
     x = BATCHES[0]["x"]
     assert_close(model(x), merged(x), sums=SUMS)
-    wanted = scaled(merged, without(headjax.attention_sites(merged), removed))
+    wanted = without(merged, removed)
     assert_close(pruned(x), wanted(x), sums=SUMS)
     expected = headjax.score_heads(merged, BATCHES, loss=loss)
     for name in ("importance", "fisher"):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.storage.paths import is_bucket
 from tests import tiny
 from tests.buckets import path_of
 from tests.command_line import main
@@ -39,7 +38,9 @@ def trained(workdir, data, folder, name, kill=False):
     config.write_text(CONFIG.replace("DATA", str(data)))
     logs = [folder / f"{name}-{index}.log" for index in range(2)]
     if kill:
-        complete = workdir / "checkpoints" / str(EVERY) / ("commit_success.txt" if is_bucket(workdir) else "")
+        complete = (
+            workdir / "checkpoints" / str(EVERY) / ("commit_success.txt" if str(workdir).startswith("gs://") else "")
+        )
         two = start(config, workdir, logs, devices=1)
         try:
             wait_until(complete.exists, two, logs, 600)

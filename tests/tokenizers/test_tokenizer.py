@@ -8,9 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import headjax
-from headjax.tokenizers.tokenizer import END_OF_TEXT
-from headjax.tokenizers.vocabularies import train_bpe
 
+END_OF_TEXT = "<|endoftext|>"
 TEXTS = [
     "the cat sat on the mat, the cat sat",
     "été à la plage 日本語",
@@ -20,7 +19,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module", params=["bpe", "bytes"])
 def tokenizer(request):
-    return train_bpe(TEXTS, 280) if request.param == "bpe" else headjax.byte_tokenizer()
+    return headjax.train_bpe(TEXTS, 280) if request.param == "bpe" else headjax.byte_tokenizer()
 
 
 def changed(tokenizer, **parts):
@@ -87,11 +86,11 @@ def test_a_failure_of_the_library_is_one_line(field, parts):
     [
         (headjax.DataError, "tokenizer: it has no pad_token", lambda: headjax.byte_tokenizer().special_id("pad_token")),
         (headjax.DataError, r"texts\[1\]: character 1 ", lambda: headjax.byte_tokenizer().encode(["a", "b\udc80"])),
-        (headjax.ConfigError, "vocab_size: must be at least 257", lambda: train_bpe(TEXTS, 256)),
+        (headjax.ConfigError, "vocab_size: must be at least 257", lambda: headjax.train_bpe(TEXTS, 256)),
         (
             headjax.DataError,
             r"vocab_size: the text yields only \d+ tokens, not 262",
-            lambda: train_bpe(["aé", "bc"], 262),
+            lambda: headjax.train_bpe(["aé", "bc"], 262),
         ),
     ],
 )
@@ -109,10 +108,10 @@ def test_bytes_are_their_own_ids():
 
 
 def test_bpe_learns_merges_the_same_each_time():
-    first, second = train_bpe(TEXTS, 280), train_bpe(TEXTS, 280)
+    first, second = headjax.train_bpe(TEXTS, 280), headjax.train_bpe(TEXTS, 280)
     assert first == second
     assert first.fingerprint == second.fingerprint
     assert first.vocab_size == 280
     assert len(first.encode(["the cat sat"])[0]) < len("the cat sat")
-    others = {train_bpe(TEXTS, 281).fingerprint, train_bpe(["another text, " * 4], 260).fingerprint}
+    others = {headjax.train_bpe(TEXTS, 281).fingerprint, headjax.train_bpe(["another text, " * 4], 260).fingerprint}
     assert len({first.fingerprint, headjax.byte_tokenizer().fingerprint, *others}) == 4

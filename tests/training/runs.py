@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -77,3 +79,8 @@ def after(step: int, act: Callable[[], Any]) -> dict[str, Any]:
 def terminate() -> None:
     """Send this process a SIGTERM."""
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def read_metrics(file: Path) -> list[dict[str, float]]:
+    """The records of a run's `metrics.jsonl`."""
+    return [json.loads(line) for line in file.read_text().splitlines()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import headjax
-from headjax.core.serialize import to_data
 from tests.training import runs
 
 FIELDS = runs.FIELDS | {"model": runs.POST_NORM}
@@ -16,10 +15,10 @@ FIELDS = runs.FIELDS | {"model": runs.POST_NORM}
     [("admin", "post_norm"), ("admin_constant", "post_norm"), ("deep_norm", "post_norm"), (None, "pre_norm")],
 )
 def test_the_architecture_of_a_run_is_its_model_as_the_initialisation_wants_it(initialization, residual):
-    fields = to_data(headjax.train_config(FIELDS))
-    fields["model"]["residual"] = residual
-    fields["initialization"] = initialization and {"kind": initialization}
-    started = headjax.train_config(fields)
+    model = FIELDS["model"] | {"residual": residual}
+    started = headjax.train_config(
+        FIELDS | {"model": model, "initialization": initialization and {"kind": initialization}}
+    )
     assert started.trained(0) is None
     assert (started.architecture() == started.model) == (initialization is None)
 

@@ -3,14 +3,12 @@
 import pytest
 
 import headjax
-from headjax.core.fields import parse_arguments
-from headjax.initialization import Admin
 from tests.buckets import path_of
 from tests.training import runs
 
 FILE = """
 from ml_collections import ConfigDict
-from headjax.core.fields import parse_arguments
+from headjax import parse_arguments
 
 def get_config(arg=""):
     knobs = parse_arguments(arg, width=8, rate=0.5, name="plain", smoke=False)
@@ -29,7 +27,7 @@ def test_arguments_keep_the_types_of_their_defaults(file):
     config = headjax.load_config(f"{file}:width=16,rate=1,name=a=b,smoke")
     assert config.to_dict() == {"model": {"width": 16, "name": "a=b"}, "rate": 1.0, "smoke": True}
     assert headjax.load_config(f"{file}:smoke=false").smoke is False
-    assert vars(parse_arguments("", a=1, b="x")) == {"a": 1, "b": "x"}
+    assert vars(headjax.parse_arguments("", a=1, b="x")) == {"a": 1, "b": "x"}
 
 
 def test_a_config_in_a_bucket(bucket):
@@ -105,9 +103,8 @@ def test_another_kind_drops_the_fields_it_does_not_have_and_text_stays_text(run)
     )
     inside = headjax.Kind(headjax.MultiHeadAttention, num_heads=1, head_dim=4)
     assert wrapped.model.attention == (headjax.Kind(headjax.CompressedAttention, inner=inside, rank=3),) * 2
-    assert run("initialization.exclude_padding=True", "initialization.kind=admin").initialization == Admin(
-        exclude_padding=True
-    )
+    admin = run("initialization.exclude_padding=True", "initialization.kind=admin").initialization
+    assert (type(admin).__name__, admin.exclude_padding) == ("Admin", True)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.tensors import Normal
 from headjax.mesh.distributed import put_batch
 from headjax.training.step import Trainer
 from tests import tiny
@@ -23,7 +22,7 @@ FIELDS = {
     "hidden": 32,
     "width": tiny.WIDTH,
     "num_layers": 2,
-    "initializer": Normal(0.1),
+    "initializer": headjax.nn.Normal(0.1),
     "dropout": 0.1,
 }
 TEXT_FIELDS = FIELDS | {"vocab_size": tiny.VOCABULARY}
@@ -51,7 +50,7 @@ MODELS = {
     ),
     "decoder": (
         tiny.decoder_config(
-            tiny.layer(), tiny.layer(tiny.collaborative()), attention_dropout=0.1, initializer=Normal(0.1)
+            tiny.layer(), tiny.layer(tiny.collaborative()), attention_dropout=0.1, initializer=headjax.nn.Normal(0.1)
         ),
         TEXT,
     ),
