@@ -12,8 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from headjax.core.errors import HeadjaxError
-from headjax.hub import from_huggingface, to_huggingface
-from headjax.hub.checking import example_batch
+from headjax.hub import checking, from_huggingface, to_huggingface
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
@@ -134,6 +133,16 @@ def replaced(fields, *attentions, stack="encoder"):
     old = config.stacks()[stack].layers
     layers = [dataclasses.replace(layer, attention=own) for layer, own in zip(old, attentions, strict=True)]
     return tiny.model(config.with_layers({stack: layers}))
+
+
+def max_difference(model: Model, folder: Path, **options: Any) -> float:
+    """The largest difference between all outputs of a model and of a directory."""
+    return checking.max_difference(model, folder, **options)
+
+
+def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarray]:
+    """Two random examples for a model, the second padded."""
+    return checking.example_batch(model, length)
 
 
 def rounding(model):

@@ -9,7 +9,7 @@ import headjax
 from tests.closeness import assert_close
 from tests.sites import houses
 from tests.sites.houses import HEADS, HOUSES, SIZE, SUMS, WIDTH, batches, loss, mean_loss, without
-from tests.sites.test_sites import Odd, odd_view, registry  # noqa: F401
+from tests.sites.test_sites import Odd
 
 BATCHES = batches(1)
 
