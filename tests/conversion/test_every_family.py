@@ -16,10 +16,7 @@ pytestmark = pytest.mark.whole  # every one of a product: minutes of compilation
 
 LENGTH = 8
 RANDOM = np.random.default_rng(0)
-TEXT = {
-    "input_ids": RANDOM.integers(1, 20, (2, LENGTH)),
-    "attention_mask": np.array([[1] * LENGTH, [1] * 5 + [0] * 3]),
-}
+TEXT = {"input_ids": RANDOM.integers(1, 20, (2, LENGTH)), "attention_mask": np.array([[1] * LENGTH, [1] * 5 + [0] * 3])}
 PIXELS = {"pixel_values": RANDOM.standard_normal((2, 3, 4, 4)).astype(np.float32)}
 FAMILIES = {
     "distilbert": CONFIGS["distilbert"],

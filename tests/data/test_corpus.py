@@ -6,14 +6,7 @@ from hypothesis import strategies as st
 
 import headjax
 from headjax.data.files import library_sources
-from headjax.data.rows import (
-    RowSource,
-    document,
-    hold_out_files,
-    hold_out_text,
-    paragraphs,
-    passages,
-)
+from headjax.data.rows import RowSource, document, hold_out_files, hold_out_text, paragraphs, passages
 
 
 def split(documents, fraction):

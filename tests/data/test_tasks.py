@@ -79,10 +79,7 @@ def test_unknown_names_are_named():
 
 def test_choices_that_do_not_suit_the_examples(tmp_path):
     text = write_lines(tmp_path / "a.txt", *(f"a line of {i}\n" for i in range(90)))
-    for field, fields in (
-        ("config.data.buckets", {"buckets": (2,)}),
-        ("length", {"length": 5000}),
-    ):
+    for field, fields in (("config.data.buckets", {"buckets": (2,)}), ("length", {"length": 5000})):
         with pytest.raises(headjax.DataError, match=f"^{field}: "):
             headjax.data.DataConfig(**{"task": str(text), "length": 4, "tokenizer": "bytes"} | fields).load()
 

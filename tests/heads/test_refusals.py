@@ -89,10 +89,7 @@ REFUSED = {
         (lambda: headjax.gated(MODEL, {"decoder/1/1": 0.0}), "decoder/1/1: the model has no such head"),
         (lambda: headjax.gated(MODEL, {"decoder": np.ones((3, 4))}), "gates: the model has no attention layer decoder"),
         (lambda: headjax.score_heads(TWO, [BATCH], gates={"decoder.layers_0_1.attention": 0.0}), r"expected \[2, 4\]"),
-        (
-            lambda: uniform(grouped(), grouped(4, 4)),
-            "groups of 2, 2 heads; decoder/1 has groups of 1, 1, 1, 1",
-        ),
+        (lambda: uniform(grouped(), grouped(4, 4)), "groups of 2, 2 heads; decoder/1 has groups of 1, 1, 1, 1"),
         (lambda: uniform(tiny.layer(tiny.multi_head(3)), tiny.layer()), "decoder/0 has groups of 1, 1, 1 heads"),
         (
             lambda: headjax.learn_gates(TWO, [BATCH], headjax.Subset(count=9), steps=1, learning_rate=0.1),

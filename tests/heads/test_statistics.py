@@ -117,10 +117,7 @@ def test_the_first_key_is_that_of_the_first_token():
 
 def test_a_head_made_to_look_at_itself_has_that_role():
     """Keys equal to queries, scaled up: with nearly orthogonal tokens the diagonal wins."""
-    config = tiny.decoder_config(
-        tiny.layer(tiny.multi_head(2, 16)),
-        tiny.layer(tiny.no_heads()),
-    )
+    config = tiny.decoder_config(tiny.layer(tiny.multi_head(2, 16)), tiny.layer(tiny.no_heads()))
 
     def look_at_self(found):
         params = found.params

@@ -52,9 +52,7 @@ ATTENTION = {
     ),
     "around others": (
         Kind(
-            CompressedAttention,
-            inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=TURNS),
-            rank=6,
+            CompressedAttention, inner=Kind(GroupedAttention, num_heads=4, kv_heads=2, head_dim=4, rotary=TURNS), rank=6
         ),
         Kind(CompressedAttention, inner=SHARED, rank=5),
     ),

@@ -12,17 +12,7 @@ import headjax
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import affine, norm, one, projection, under
-from headjax.hub.table import (
-    InexpressibleError,
-    Layers,
-    TrainingOnly,
-    activation,
-    flag,
-    number,
-    record,
-    share,
-    size,
-)
+from headjax.hub.table import InexpressibleError, Layers, TrainingOnly, activation, flag, number, record, share, size
 from tests.hub.directories import max_difference
 from tests.tiny import model as noisy
 
@@ -47,13 +37,7 @@ TINY = Family(
         norm=record(headjax.nn.LayerNorm, epsilon=number("epsilon", 1e-5)),
         dropout=TrainingOnly(number("dropout", 0.1)),
     ),
-    classes=(
-        ModelClass(
-            suffix="ForCausalLM",
-            parts={"tied": flag("tied", True)},
-            rules=affine("head", "output"),
-        ),
-    ),
+    classes=(ModelClass(suffix="ForCausalLM", parts={"tied": flag("tied", True)}, rules=affine("head", "output")),),
     rules=(
         *one("tokens.weight", "embeddings/token"),
         *one("positions.weight", "embeddings/position"),

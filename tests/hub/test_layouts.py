@@ -148,12 +148,7 @@ REFUSED = [
     ("t5", "native", columns, ("position bias",)),
     ("t5", "padded", biased_t5, ("query bias",)),
     ("llama", "native", sliding, ("window[0]",)),
-    (
-        "bert",
-        "auto",
-        lambda: tiny.model(dataclasses.replace(model_of(BERT).config, pooler="relu")),
-        ("pooler",),
-    ),
+    ("bert", "auto", lambda: tiny.model(dataclasses.replace(model_of(BERT).config, pooler="relu")), ("pooler",)),
     ("bert", "auto", without(headjax.Kind(headjax.CompressedAttention, inner=HEADS, rank=3)), ("compressed", "onnx")),
     (
         "bert",

@@ -210,10 +210,7 @@ def test_commands_write_and_judge_graphs_in_int8_beside_the_weights(words, embed
     assert "ms in onnxruntime, batch of 32" in told
 
 
-REFUSED = [
-    (["--quantize", "int4"], "int4"),
-    (["--quantize", "int8", "--to", "headjax"], "use --to huggingface"),
-]
+REFUSED = [(["--quantize", "int4"], "int4"), (["--quantize", "int8", "--to", "headjax"], "use --to huggingface")]
 
 
 @needs_onnx

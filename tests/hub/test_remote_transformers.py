@@ -9,15 +9,7 @@ import pytest
 import headjax
 from tests import tiny
 from tests.hub.directories import rewrite
-from tests.hub.remote_models import (
-    ATTENTION,
-    DECODERS,
-    decoder,
-    encoder,
-    parity,
-    read_there,
-    vision,
-)
+from tests.hub.remote_models import ATTENTION, DECODERS, decoder, encoder, parity, read_there, vision
 
 pytestmark = parity
 

@@ -80,10 +80,7 @@ REFUSED = [
     ),
     ({"modules.json": modules(*MODULES, package="mine")}, "modules.json: the module mine.Transformer at"),
     ({"modules.json": modules("", "1_Pooling", "2_Normalize", "3_Dense")}, "Pooling, Normalize, Dense is not"),
-    (
-        {"modules.json": modules("", "1_Pooling", "Dense")},
-        "modules.json: the module .*Dense at 'Dense'",
-    ),
+    ({"modules.json": modules("", "1_Pooling", "Dense")}, "modules.json: the module .*Dense at 'Dense'"),
     ({"modules.json": {}}, "modules.json: expected a list"),
     (
         {

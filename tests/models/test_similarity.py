@@ -74,10 +74,7 @@ NOT_OPTIMISED = pytest.mark.skipif(
 
 @pytest.mark.parametrize(
     "fields",
-    [
-        pytest.param({"pooling": ("max", "cls")}, marks=NOT_OPTIMISED),
-        {"normalize": True, "similarity": "euclidean"},
-    ],
+    [pytest.param({"pooling": ("max", "cls")}, marks=NOT_OPTIMISED), {"normalize": True, "similarity": "euclidean"}],
 )
 def test_the_loss_is_that_of_cosines_and_gradients_at_padding_are_finite(fields):
     model = encoder(**fields)

@@ -10,16 +10,7 @@ from flax import nnx
 import headjax
 from tests import tiny
 from tests.closeness import assert_close
-from tests.nn.formulations import (
-    FORMULATIONS,
-    KEPT,
-    SUMS,
-    WIDTH,
-    attended_by,
-    outputs_of,
-    random_inputs,
-    random_params,
-)
+from tests.nn.formulations import FORMULATIONS, KEPT, SUMS, WIDTH, attended_by, outputs_of, random_inputs, random_params
 from tests.nn.test_attend import reference
 
 X = random_inputs()

@@ -9,14 +9,7 @@ from flax.traverse_util import unflatten_dict
 import headjax
 from tests import tiny
 from tests.closeness import assert_close
-from tests.nn.formulations import (
-    FORMULATIONS,
-    SUMS,
-    WIDTH,
-    attended_by,
-    random_inputs,
-    random_params,
-)
+from tests.nn.formulations import FORMULATIONS, SUMS, WIDTH, attended_by, random_inputs, random_params
 from tests.tiny import flatten
 
 X = random_inputs()

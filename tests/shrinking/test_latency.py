@@ -34,10 +34,7 @@ def true_seconds(part: Part) -> float:
         return 0.1 + form.num_heads + 0.5 * len(set(form.groups))
 
     layers = part.config.stacks()["decoder"].layers
-    of = {
-        "attention": lambda layer: attention(layer.attention),
-        "feed_forward": lambda layer: layer.hidden / 8,
-    }
+    of = {"attention": lambda layer: attention(layer.attention), "feed_forward": lambda layer: layer.hidden / 8}
     if part.slot == "rest":
         return REST
     slots = of if part.slot == "model" else {part.slot: of[part.slot]}

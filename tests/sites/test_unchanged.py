@@ -55,11 +55,7 @@ def overwriting(model, batch):
 @pytest.mark.parametrize("name", ["flax", "scanned"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize(
-    "given, error, message",
-    [
-        (stopped, RuntimeError, "stopped inside"),
-        (overwriting, RuntimeError, "stopped after"),
-    ],
+    "given, error, message", [(stopped, RuntimeError, "stopped inside"), (overwriting, RuntimeError, "stopped after")]
 )
 def test_a_loss_that_fails_leaves_the_model_as_it_was(name, function, given, error, message):
     model = HOUSES[name]()
