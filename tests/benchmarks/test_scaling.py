@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import operations, scaling
 from benchmarks.operations import NEW, OPERATIONS, Operation, Shape, drawn, language_model, tokens
-from benchmarks.scaling import CostCurve, Study, slope
+from benchmarks.scaling import Study
 from headjax.conversion.decomposition import CP, Damping, sweep
 from headjax.conversion.target import Products
 from headjax.core.tensors import count
@@ -22,39 +22,6 @@ pytestmark = pytest.mark.whole
 TINY = Shape(width=8, hidden=16, head_dim=4, heads=2, vocabulary=16, length=8, depth=2)
 WIDE = Shape(width=256, hidden=512, head_dim=64, vocabulary=128, length=64, depth=2)
 """Large enough that products of matrices are nearly all operations; it is never computed."""
-
-
-FLOPS = {
-    "train step": operations.training_flops,
-    "importance": operations.scoring_flops,
-    "ablation": operations.sweeping_flops,
-    "conversion": lambda config, shape: operations.conversion_flops(shape),
-    "prefill": lambda config, shape: shape.batch * operations.generation_cost(config, shape).prompt,
-    "decode step": lambda config, shape: operations.generation_cost(config, shape).step.flops,
-}
-
-
-def growth(name, factor, values=(1, 2, 4, 8)):
-    """The theory's slope of an operation over multiples of a factor."""
-    shapes = [WIDE._replace(**{factor: value * getattr(WIDE, factor)}) for value in values]
-    return slope(values, [FLOPS[name](language_model(shape), shape) for shape in shapes])
-
-
-def test_theory_over_every_factor():
-    assert [growth(name, "batch") for name in FLOPS if name != "conversion"] == pytest.approx([1.0] * 5)
-    short, long = growth("train step", "length"), growth("train step", "length", (256, 512, 1024))
-    assert 1.0 < short < 1.9 < long < 2.0  # between linear and quadratic
-    # A decode step reads the cache once, and its projections do not grow.
-    assert 0.0 < growth("decode step", "length") < 1.0
-    assert 0.95 < growth("train step", "depth") < 1.0  # logits stay
-    assert 0.0 < growth("train step", "heads") < 1.0  # the feed-forward stays
-    assert growth("conversion", "depth") == pytest.approx(1.0)
-    assert 1.8 < growth("ablation", "depth", (2, 4, 8)) < 2.0
-
-
-def test_one_head_of_one_layer_is_ablated_by_one_more_forward_pass():
-    one = WIDE._replace(depth=1, heads=1)
-    assert FLOPS["ablation"](language_model(one), one) == 3 * language_model(one).flops(one.length)
 
 
 def test_the_count_of_scoring_is_xlas():
@@ -81,11 +48,6 @@ def test_the_count_of_least_squares_is_xlas():
     assert lowered.cost_analysis()["flops"] == pytest.approx(expected, rel=0.1)
 
 
-def test_pairs_are_the_quadratic_part_alone():
-    attention = language_model(TINY).attention[0]
-    assert operations.pair_flops(attention, 8, 8) == 2 * 2 * 2 * 4 * 8 * 8
-
-
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_operation_runs_and_tells_its_memory(name):
     operation = OPERATIONS[name](TINY)
@@ -98,39 +60,6 @@ def test_every_operation_runs_and_tells_its_memory(name):
     assert operation.memory > (queries_and_keys if name == "conversion" else weights)
     assert operation.flops > 0
     assert operation.steps == (NEW if name == "decode step" else 1)
-
-
-VALUES = (1, 2, 4, 8)
-
-
-def curve(powers, work=1.0):
-    """Costs whose time grows with another power in each turn."""
-    seconds = [[0.5 * value**power for power in powers] for value in VALUES]
-    return CostCurve(VALUES, seconds, [3.0 * value**work for value in VALUES], [100 * value for value in VALUES])
-
-
-def test_the_slope_is_that_of_least_squares():
-    assert slope(VALUES, [7.0 * value**1.5 for value in VALUES]) == pytest.approx(1.5, abs=1e-12)
-    # log2 of the costs: 0, 0, 1, 3 at 0, 1, 2, 3; sum of (x - 1.5)(y - 1) over that of (x - 1.5)^2.
-    assert slope(VALUES, [1.0, 1.0, 2.0, 8.0]) == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("powers", "verdict"),
-    [
-        ([1.0, 1.05, 1.1], "as counted"),
-        ([1.4, 1.5, 1.6], "faster than counted"),
-        ([0.4, 0.5, 0.6], "slower than counted"),
-        ([0.4, 1.5, 2.5], "as counted"),  # the turns do not agree
-    ],
-)
-def test_a_departure_is_larger_than_the_tolerance_and_the_spread(powers, verdict):
-    found = curve(powers)
-    assert found.verdict == verdict
-    assert found.measured.median == pytest.approx(powers[1])
-    assert found.predicted == pytest.approx(1.0)
-    assert found.to_json()["memory_slope"] == pytest.approx(1.0)
-    assert found.medians == pytest.approx([0.5 * value ** powers[1] for value in VALUES])
 
 
 @pytest.fixture

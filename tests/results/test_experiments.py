@@ -4,21 +4,8 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.shrinking.choice import QUANTITIES, Option, Prices
-from results.experiments import design, shrink
 from results.experiments.ground_truth import SETTINGS, auroc, induction_model, repetitions
 from results.experiments.ground_truth import measure as measure_orders
-
-
-def test_losses_after_equal_steps_flops_and_time():
-    """The deep model takes twice the time of the other, and 4/3 of the FLOPs."""
-    steps = np.arange(100, 201, 25)
-    costs = {"base": (0.1, 300.0), "deep": (0.2, 400.0)}
-    runs = [design.Run(name, "0", steps, 5 - 0.01 * steps, *cost) for name, cost in costs.items()]
-    found = {(row.setting, row.metric): row.value for row in design.measure(runs)}
-    for metric, after in (("steps", 200), ("flops", 150), ("time", 100)):
-        assert found["base", f"loss at equal {metric}"] == pytest.approx(3.0)
-        assert found["deep", f"loss at equal {metric}"] == pytest.approx(5 - 0.01 * after)
 
 
 @pytest.mark.parametrize("name", ["quiet", "certain", "saturated"])
@@ -43,16 +30,3 @@ def test_the_oracle_ranks_them_first_and_a_reversed_order_last():
     heads = [headjax.HeadId("decoder", 0, head) for head in range(4)]
     assert auroc(heads, frozenset(heads[:1])) == 0.0
     assert auroc(heads, frozenset(heads[1:2])) == pytest.approx(1 / 3)
-
-
-def test_methods_of_shrinking_take_their_own_options_alone():
-    own = (Option("encoder/0", parameters=10.0), *(Option("encoder/0", kind, kind, damage=damage, parameters=cost)
-           for kind, damage, cost in (("heads", 3.0, 4.0), ("sharing", 2.0, 6.0), ("both", 1.0, 5.0))))  # fmt: skip
-    table = Prices({"encoder/0": own}, dict.fromkeys(QUANTITIES, 0.0), "kl")
-
-    def chosen(method, most):
-        found = shrink.choice_of(method, table, {"parameters": most})
-        return found if found is None else found.options["encoder/0"].kind
-
-    assert [chosen(method, 5.0) for method in shrink.METHODS] == ["both", "both", "heads", None, None]
-    assert chosen("sharing", 6.0) == "sharing"

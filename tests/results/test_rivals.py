@@ -57,18 +57,6 @@ def test_slopes_are_those_of_finite_differences_and_of_the_weights(scored):
     np.testing.assert_allclose(np.concatenate(by_weights), found.sum(axis=0), rtol=1e-3, atol=1e-5)
 
 
-def test_integrated_gradients_add_up_to_the_change_of_the_loss(scored):
-    found = rivals.integrated(*scored[:2], ones(scored[0].sites), scored[2], steps=200)
-    np.testing.assert_allclose(found.sum(axis=1), losses(scored, 1.0) - losses(scored, 0.0), rtol=1e-2, atol=1e-2)
-
-
-@pytest.mark.parametrize("choose", [*rivals.ORDERS.values(), *rivals.CHOICES.values()])
-def test_an_order_gives_as_many_heads_as_asked_for(model, batches, choose):
-    heads = choose(model, batches, 3)
-    assert len(heads) == len(set(heads)) == 3
-    assert set(heads) <= set(headjax.all_heads(model.config))
-
-
 def test_swaps_lower_the_fisher_information_of_what_goes(model, batches):
     program, state = prepare(model, None)
     found = [np.asarray(rivals.slopes(program, state, ones(program.sites), program.read(batch))) for batch in batches]
@@ -81,22 +69,6 @@ def test_swaps_lower_the_fisher_information_of_what_goes(model, batches):
 
     swapped = rivals.mask_search(model, batches, 4)
     assert all(together(swapped, layer) <= together(least, layer) * (1 + 1e-6) for layer in (0, 1))
-
-
-def test_factors_are_those_of_least_squares():
-    random = np.random.default_rng(0)
-    heads, size, width, tokens = 3, 2, 4, 50
-    x, target = random.normal(size=(tokens, heads * size)), random.normal(size=(tokens, width))
-    weight = random.normal(size=(heads * size, width))
-    weight[size : 2 * size] = 0.0  # a removed head
-    features, lacking = np.append(x, np.ones((tokens, 1)), axis=1), target - x @ weight
-    found = rivals.factors(features.T @ features, features.T @ lacking, weight, heads)
-    columns = [x[:, h * size : (h + 1) * size] @ weight[h * size : (h + 1) * size] for h in range(heads)]
-    design = np.stack([*(column.ravel() for column in columns), np.ones(tokens * width)], axis=1)
-    expected = np.linalg.lstsq(design, lacking.ravel(), rcond=None)[0]
-    np.testing.assert_allclose(found, expected[:-1], rtol=1e-8, atol=1e-10)
-    left = lacking.ravel() - design @ expected
-    assert left @ left < lacking.ravel() @ lacking.ravel()
 
 
 def test_repairs_refit_the_second_layer(model, batches):
