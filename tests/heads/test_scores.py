@@ -71,6 +71,11 @@ def test_statistics_of_one_head_and_a_loss_of_one_number():
 
 def test_hies_is_the_mean_of_importance_and_certainty(scores):
     """Each min-max normalised over all heads (arXiv 2510.13832, alpha = 0.5)."""
-    importance, entropy = (np.array([*scores.score(name).values()]) for name in ("importance", "entropy"))
-    scaled, spread = ((values - values.min()) / np.ptp(values) for values in (importance, entropy))
-    assert [*scores.score("hies").values()] == pytest.approx((scaled + 1.0 - spread) / 2)
+    found, importance, entropy = (scores.score(name) for name in ("hies", "importance", "entropy"))
+
+    def scaled(values):
+        low, high = min(values.values()), max(values.values())
+        return {head: (value - low) / (high - low) for head, value in values.items()}
+
+    expected = {head: (value + 1.0 - scaled(entropy)[head]) / 2 for head, value in scaled(importance).items()}
+    assert_numbers_close(found, expected, sums=tiny.SUMS, name="hies")
