@@ -71,7 +71,7 @@ def test_statistics_of_one_head_and_a_loss_of_one_number():
 
 def test_hies_is_the_mean_of_importance_and_certainty(scores):
     """Each min-max normalised over all heads (arXiv 2510.13832, alpha = 0.5)."""
-    found, importance, entropy = (scores.score(name) for name in ("hies", "importance", "entropy"))
+    found, importance, entropy = (scores.score(name) for name in ("hies", "importance", "normalized_entropy"))
 
     def scaled(values):
         low, high = min(values.values()), max(values.values())
