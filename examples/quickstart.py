@@ -11,16 +11,21 @@ import random
 import tempfile
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import jax
 
 import headjax
+from headjax.plots import score_map
+from headjax.report.page import Picture, Section, render_page, write_page
+from headjax.report.tables import Column, Table
 from headjax.shrinking.measure import MeasureConfig
 from headjax.shrinking.search_space import SearchSpace
 
 BLOCKS = 32  # blocks of 256 tokens to choose heads on, and as many others to measure on
 BATCH = 8
+PAGE = Path(__file__).parents[1] / "build" / "quickstart.html"
 STARTED = time.perf_counter()
 
 
@@ -117,5 +122,44 @@ with tempfile.TemporaryDirectory() as folder:
     small.save(f"{folder}/small")
     print("loaded again:", f"{perplexity(headjax.load(f'{folder}/small')):.2f}")
     print("history:", *(entry["action"] for entry in small.history))
+
+
+def on_page(*columns: str, rows: Iterable[Iterable[Any]]) -> Table:
+    """Return a table of the page."""
+    return Table([Column(name) for name in columns], [[str(cell) for cell in row] for row in rows])
+
+
+models = {
+    "before": model,
+    "half of the heads by reconstruction, refitted": left["reconstruction, refitted"],
+    "60 % of the layers' parameters": small,
+}
+sizes = [(name, f"{each.num_parameters:,}", f"{perplexity(each):.2f}") for name, each in models.items()]
+stays = {head: value for head, value in importance.items() if head not in half["reconstruction, refitted"]}
+maps = [
+    Picture(score_map(model, importance, title="Importance", unit="|dL / d gate|"), "Michel et al. 2019, equation 2."),
+    Picture(
+        score_map(model, stays, title="The half that stays", unit="|dL / d gate|"),
+        "Hatched cells are heads that the others can best stand in for; the order reads no labels.",
+    ),
+]
+sections = [
+    Section("Before and after", table=on_page("model", "parameters", "perplexity", rows=sizes)),
+    Section(
+        "Which heads matter", "Importance says what the loss feels; reconstruction asks what can be replaced.", maps
+    ),
+    Section(
+        "What heads can share",
+        table=on_page(
+            "converted to",
+            "plain",
+            "calibrated",
+            "cache bytes/token",
+            rows=[("(original)", f"{whole:.2f}", "", f"{cache:,}"), *rows],
+        ),
+    ),
+]
+page = render_page("The heads of a small decoder", "Perplexity of held-out source code.", sections)
+print("a page to look at:", write_page(PAGE, page))
 print("train your own: headjax train --config configs/quickstart.py:formulation=collaborative --workdir runs/mine")
 print(f"\n{time.perf_counter() - STARTED:.0f} s on {jax.devices()[0].device_kind}")

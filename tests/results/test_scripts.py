@@ -75,3 +75,4 @@ def test_the_quickstart_prints_what_it_measures(capsys, monkeypatch):
     (line,) = (line for line in printed.splitlines() if line.startswith("half of the heads gated off: "))
     gated, removed = map(float, re.findall(r"[\d.]+", line))
     assert gated == pytest.approx(removed, rel=1e-4)
+    assert f"{names['whole']:.2f}" in names["PAGE"].read_text()
