@@ -16,7 +16,7 @@ from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver, fit_layers
 from headjax.conversion.target import Products
 from headjax.core.tensors import Constant, Zeros, map_tensors
-from headjax.heads.ablation import ablate, together
+from headjax.heads.ablation import ablate, ablations_at_once
 from headjax.heads.program import measure, prepare
 from headjax.heads.scoring import batch_sums, score_heads
 from headjax.heads.site import ones
@@ -180,7 +180,7 @@ def sweeping_flops(config: DecoderConfig, shape: Shape) -> float:
     whole = [layer.flops(length) for layer in layers]
     attention = [layer.attention.module(config.width, config.width).flops(length, length) for layer in layers]
     logits = config.flops(length) - sum(whole)
-    total, size = 2 * config.flops(length), together(shape.heads)
+    total, size = 2 * config.flops(length), ablations_at_once(shape.heads)
     for layer in range(len(layers)):
         one = attention[layer] + size * (sum(whole[layer:]) - attention[layer] + logits)
         total += -(-shape.heads // size) * one

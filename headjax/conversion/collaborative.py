@@ -157,65 +157,65 @@ def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
 
 def _content_bias(layer: ConversionInput, approximation: Products | None) -> jax.Array | None:
     """Return u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x), the second term if calibrated; None where both vanish."""
-    corrected = layer.moments is not None and approximation is not None
-    if not corrected and not layer.attention.projection_bias:
+    if (layer.moments is None or approximation is None) and not layer.attention.projection_bias:
         return None
     exact = scaled_query_key(layer)
     bias = bias_or_zeros(layer, "query") * carried_scale(layer.attention)
     content = jnp.einsum("mhd,hd->mh", exact.right, bias, precision="highest")
     if layer.moments is not None and approximation is not None:
         mean = jnp.asarray(layer.moments.query_mean, jnp.float32)
-        content = content + _seen_by(exact, mean) - _seen_by(approximation, mean)
+        content = content + _logits_of(exact, mean) - _logits_of(approximation, mean)
     return content
 
 
-def _seen_by(products: Products, query: jax.Array) -> jax.Array:
+def _logits_of(products: Products, query: jax.Array) -> jax.Array:
     """Return T_h^T x of every head, `[columns, heads]`."""
     inner = jnp.einsum("dhi,d->hi", products.left, query, precision="highest")
     return jnp.einsum("mhi,hi->mh", products.right, inner, precision="highest")
 
 
 class Captured(NamedTuple):
-    """Shares of a layer's squared norm that the best of rank 1, 2, ... capture (Cordonnier et al. 2020, figure 1)."""
+    """Shares of a layer's squared norm that the best of rank 1, 2, ... capture (Cordonnier et al. 2020, figure 1).
 
-    query: np.ndarray  # [rank], W_Q of all heads side by side
-    key: np.ndarray  # [rank], W_K of all heads side by side
-    product: np.ndarray  # [rank], W_Q W_K^T, the sum over heads
-    product_by_head: np.ndarray  # [heads, head_dim], W_Q^h W_K^hT
+    Attributes:
+        query: `[rank]`, of W_Q of all heads side by side.
+        key: `[rank]`, of W_K of all heads side by side.
+        product: `[rank]`, of W_Q W_K^T, the sum over heads.
+        product_by_head: `[heads, head_dim]`, of W_Q^h W_K^hT.
+    """
+
+    query: np.ndarray
+    key: np.ndarray
+    product: np.ndarray
+    product_by_head: np.ndarray
 
 
 def captured_variance(model: Model) -> dict[HeadLayer, Captured]:
     """Return the captured variance of every multi-head or grouped layer, by (head stack, layer), without centring."""
-    captured = {}
+    captured, singular_values = {}, functools.partial(jnp.linalg.svd, compute_uv=False)
     for place, module in layers_at(model, find_layers(model, None, None)).items():
         inner = in_float32(module)
         try:
             multi_head_of(inner.kind)
         except ConfigError as error:
             raise ConfigError(f"{place[0]}/{place[1]}: {error}") from None
-        with one_blas_thread():
-            captured[place] = _captured(scaled_query_key(ConversionInput(as_multi_head(inner))))
+        products = scaled_query_key(ConversionInput(as_multi_head(inner)))
+        query, key = (factor.reshape(factor.shape[0], -1) for factor in products)
+        with one_blas_thread(), jax.default_matmul_precision("highest"):
+            values = [
+                singular_values(query),
+                singular_values(key),
+                singular_values(jnp.linalg.qr(query)[1] @ jnp.linalg.qr(key)[1].T),
+                head_svd(products)[1],
+            ]
+            squares = [np.square(np.asarray(value, np.float64)) for value in values]
+        totals = (np.maximum(each.sum(axis=-1, keepdims=True), 1e-300) for each in squares)
+        captured[place] = Captured(
+            *(np.cumsum(each, axis=-1) / total for each, total in zip(squares, totals, strict=True))
+        )
     return captured
 
 
 def rank_for(captured: np.ndarray, share: float) -> np.ndarray:
     """Return the smallest rank that captures at least this share, along the last dimension."""
     return (np.asarray(captured) < share - 1e-6).sum(axis=-1) + 1
-
-
-def _captured(products: Products) -> Captured:
-    left, right = (factor.reshape(factor.shape[0], -1) for factor in products)
-    singular = functools.partial(jnp.linalg.svd, compute_uv=False)
-    with jax.default_matmul_precision("highest"):
-        values = [
-            singular(left),
-            singular(right),
-            singular(jnp.linalg.qr(left)[1] @ jnp.linalg.qr(right)[1].T),
-            head_svd(products)[1],
-        ]
-    return Captured(*(_cumulative(np.asarray(value, np.float64)) for value in values))
-
-
-def _cumulative(values: np.ndarray) -> np.ndarray:
-    squares = np.square(values)
-    return np.cumsum(squares, axis=-1) / np.maximum(squares.sum(axis=-1, keepdims=True), 1e-300)

@@ -164,7 +164,10 @@ def solve(products: Products, start: CP, solver: Solver) -> Fit:
         swept = sweep(products, state.point, Damping(ridge, state.proximal))
         value, size = 1.0 + swept.squared_error / norm, swept.squared_size / norm
         accepted = value + ridge * size <= state.value + ridge * state.size + _ROUNDING
-        settled = accepted & ~_against(swept.factors, state.point, state.best)
+        # Momentum restarts where the step from the extrapolated point opposes the step from the best one.
+        steps = swept.factors, state.point, state.best
+        inner = jax.tree.map(lambda new, point, best: ((new - point) * (new - best)).sum(), *steps)
+        settled = accepted & ~(inner.left + inner.mixing + inner.right < 0.0)
         momentum = jnp.where(settled, (1.0 + jnp.sqrt(1.0 + 4.0 * state.momentum**2)) / 2.0, 1.0)
         beta = jnp.where(settled, (state.momentum - 1.0) / momentum, 0.0)
         best = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), swept.factors, state.best)
@@ -192,25 +195,19 @@ def solve(products: Products, start: CP, solver: Solver) -> Fit:
 
     start = start.balanced()
     dtype = start.left.dtype
-    one, large = jnp.ones((), dtype), jnp.asarray(1e30, dtype)
+    large = jnp.asarray(1e30, dtype)
     state = _State(
         best=start,
         point=start,
         value=large,
         size=large,
-        momentum=one,
-        proximal=one * _PROXIMAL,
+        momentum=jnp.ones((), dtype),
+        proximal=jnp.asarray(_PROXIMAL, dtype),
         errors=jnp.full((solver.sweeps,), jnp.inf, dtype),
         sweeps=jnp.zeros((), jnp.int32),
     )
     state = jax.lax.while_loop(unfinished, step, state)
     return Fit(state.best, state.errors)
-
-
-def _against(new: CP, point: CP, best: CP) -> jax.Array:
-    """Return whether the step from the extrapolated point opposes the step from the best one."""
-    products = jax.tree.map(lambda n, p, b: ((n - p) * (n - b)).sum(), new, point, best)
-    return products.left + products.mixing + products.right < 0.0
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

@@ -71,8 +71,8 @@ def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | N
     config, params = model.config, dict(model.params)
     counts, layers = part_counts(config, heads, chosen), {}
     for name, stack in config.stacks().items():
-        whole = zip(stack.modules(params[name]), counts[name], strict=True)
-        layers[name] = [new for layer, parts in whole for new in split_layer(layer, parts)]
+        pairs = zip(stack.modules(params[name]), counts[name], strict=True)
+        layers[name] = [new for layer, parts in pairs for new in split_layer(layer, parts)]
     deep = config.with_layers({name: [layer.config for layer in blocks] for name, blocks in layers.items()})
     for name, blocks in layers.items():
         params[name] = deep.stacks()[name].restack([arrays(layer) for layer in blocks], params[name])
@@ -86,7 +86,7 @@ def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, i
     for name, stack in config.stacks().items():
         require(not stack.shared, name, "its layers are one layer used again, and cannot become different ones")
         counts[name] = [
-            _parts(f"{name}/{i}", layer, heads) if chosen is None or (name, i) in chosen else 1
+            _part_count(f"{name}/{i}", layer, heads) if chosen is None or (name, i) in chosen else 1
             for i, layer in enumerate(stack.layers)
         ]
     more = any(count > 1 for parts in counts.values() for count in parts)
@@ -107,12 +107,12 @@ def split_layer(layer: Block, parts: int) -> list[Block]:
         for name in config.residual_slots:
             between[name] = weights_before[name] | {"norm": arrays(level(getattr(layer, name).norm))}
     split = []
-    for i, rest in enumerate([between] * (parts - 1) + [weights_before]):
+    for i, other_weights in enumerate([between] * (parts - 1) + [weights_before]):
         attentions = {slot: pieces[i] for slot, pieces in cut.items()}
         fields = {slot: piece.kind for slot, piece in attentions.items()}
         new = dataclasses.replace(config, hidden=units[i].hidden, **fields)
         weights = {slot: arrays(piece) for slot, piece in attentions.items()} | {"feed_forward": arrays(units[i])}
-        split.append(bind(fresh(Block, new), rest | weights))
+        split.append(bind(fresh(Block, new), other_weights | weights))
     return split
 
 
@@ -153,7 +153,7 @@ def _slots(layer: LayerConfig) -> list[tuple[str, Kind]]:
     return [(slot, attention) for slot, attention in both if attention is not None]
 
 
-def _parts(where: str, layer: LayerConfig, heads: int) -> int:
+def _part_count(where: str, layer: LayerConfig, heads: int) -> int:
     """Return the number of layers that a layer splits into; its sub-layers must agree."""
     parts_of: dict[str, int] = {}
     for slot, attention in _slots(layer):
@@ -209,13 +209,13 @@ class ToDeep(Checked):
         return deep, tuple(errors)
 
 
-def layer_gap(whole: Block, parts: Sequence[Block], seed: int = 0) -> float:
+def layer_gap(layer: Block, parts: Sequence[Block], seed: int = 0) -> float:
     """Return ||y - y'|| / ||y|| of the outputs y of a layer and y' of those in its place, for random inputs."""
-    inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, whole.attention.width))
-    if whole.config.residual not in BEFORE:
-        norm = whole.feed_forward_residual.norm
+    inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, layer.attention.width))
+    if layer.config.residual not in BEFORE:
+        norm = layer.feed_forward_residual.norm
         inputs, memory = norm(inputs), norm(memory)
-    expected = _apply([whole], inputs, memory)
+    expected = _apply([layer], inputs, memory)
     output = _apply(parts, inputs, memory)
     return float(jnp.linalg.norm(output - expected) / jnp.linalg.norm(expected))
 
@@ -239,8 +239,8 @@ def _whole_layers(
         return None
     places = find_layers(model, stacks, layers)
     chosen = {(model.config.site(*place).stack, place[1]) for place in places}
-    changed = {stack for stack, _ in chosen}
-    every = {site.head_stack: site.stack for site in model.config.sites() if site.stack in changed}
-    together = " and ".join(sorted(name for name, stack in every.items() if stack == "decoder"))
-    require(stacks is None or every.keys() <= set(stacks), "stacks", f"{together} split together, name both or none")
+    names = {stack for stack, _ in chosen}
+    every = {site.head_stack: site.stack for site in model.config.sites() if site.stack in names}
+    both = " and ".join(sorted(name for name, stack in every.items() if stack == "decoder"))
+    require(stacks is None or every.keys() <= set(stacks), "stacks", f"{both} split together, name both or none")
     return chosen

@@ -13,7 +13,6 @@ import numpy as np
 from headjax.conversion.rope import fit_rotary, is_fully_rotary, is_rotary, rotary_losses
 from headjax.conversion.sharing import (
     Groups,
-    Partition,
     best_partition,
     consecutive,
     extended,
@@ -101,27 +100,22 @@ class ToGrouped(Target):
 
     def _layer(self, layer: ConversionInput, seed: int) -> AttentionModule:
         source = layer.attention
-        groups = self._groups(layer, seed)
-        order = [head for group in groups for head in group]
+        if self.grouping == "consecutive" or self.kv_heads in (1, source.num_heads):
+            groups = consecutive(source.num_heads, self.kv_heads)
+        else:
+            groups = best_partition(head_distances(layer, self.pooling or "fitted"), self.kv_heads, seed=seed)
+        ids = tuple(source.ids[head] for group in groups for head in group)
         # With a key and a value for every head there is nothing to pool.
         pooling = "mean" if self.kv_heads == source.num_heads else self.pooling or "fitted"
         params = _pooled(layer, groups, pooling)
         norms = {name: getattr(source, name, None) for name in NORMS}
         biased = source.projection_bias or (pooling != "mean" and layer.moments is not None)
-        config = Kind(
-            GroupedAttention,
-            kv_heads=self.kv_heads,
-            **shared_fields(source) | {"head_ids": _moved(source, order), "projection_bias": biased} | norms,
-        )
+        options = shared_fields(source) | {"projection_bias": biased} | norms
+        options["head_ids"] = None if ids == tuple(range(len(ids))) else ids
+        config = Kind(GroupedAttention, kv_heads=self.kv_heads, **options)
         params |= {name: layer.params[name] for name in NORMS if name in layer.params}
         weights = declared(config.module(params["query"].shape[0], params["key"].shape[0]))
         return layer.module.like(config, {name: params[name] for name in weights})
-
-    def _groups(self, layer: ConversionInput, seed: int) -> Partition:
-        heads = layer.attention.num_heads
-        if self.grouping == "consecutive" or self.kv_heads in (1, heads):
-            return consecutive(heads, self.kv_heads)
-        return best_partition(head_distances(layer, self.pooling or "fitted"), self.kv_heads, seed=seed)
 
 
 def head_distances(layer: ConversionInput, pooling: Pooling) -> np.ndarray:
@@ -143,15 +137,17 @@ def head_distances(layer: ConversionInput, pooling: Pooling) -> np.ndarray:
 
 
 def _pooled(layer: ConversionInput, groups: Groups, pooling: Pooling) -> Params:
-    source, weights = layer.attention, _weights(layer)
+    source = layer.attention
+    biases = {f"{name}_bias": bias_or_zeros(layer, name) for name in ("query", "key", "value")}
+    weights = layer.params | biases
     if pooling == "mean":
         return _averaged(weights, groups)
     values = fit_value_output(layer, groups, source.values)
     if _normalises(source):
         sizes = _sizes(layer)[:, None]
         sizes /= sizes.mean()  # beside the norm's epsilon keys stay as large as they were
-        alike = {"key": weights["key"] / sizes[None], "key_bias": weights["key_bias"] / sizes}
-        return _averaged(weights | alike, groups) | values
+        normalised = {"key": weights["key"] / sizes[None], "key_bias": weights["key_bias"] / sizes}
+        return _averaged(weights | normalised, groups) | values
     if pooling == "fitted" and is_fully_rotary(source):
         return fit_rotary(layer, groups) | values
     if pooling == "fitted" and not is_rotary(source):
@@ -187,11 +183,6 @@ def _averaged(weights: Params, groups: Groups) -> Params:
     return params
 
 
-def _weights(layer: ConversionInput) -> Params:
-    """Return the parameters with every bias; biases that the layer does not have are zero."""
-    return layer.params | {f"{name}_bias": bias_or_zeros(layer, name) for name in ("query", "key", "value")}
-
-
 def _seen(layer: ConversionInput, name: str) -> np.ndarray:
     """Return the keys or values `[rows, heads, dim]` that heads are compared by, for independent inputs."""
     # A bias of keys counts where they rotate or are normalised; else it adds the same to all logits of a row.
@@ -208,11 +199,6 @@ def _sizes(layer: ConversionInput) -> jax.Array:
     return jnp.maximum(jnp.sqrt(jnp.square(extended(layer, "key").rows).sum(axis=(0, 2))), 1e-30)
 
 
-def _moved(source: Kind, order: Sequence[int]) -> tuple[int, ...] | None:
-    ids = tuple(source.ids[head] for head in order)
-    return None if ids == tuple(range(len(ids))) else ids
-
-
 SWEEPS = 30
 """Largest number of rounds."""
 SETTLED = 1e-4
@@ -226,8 +212,8 @@ def nearest_rotation(inner: np.ndarray, rotary: Rotary | None) -> np.ndarray:
     of dimensions rotates by one angle, and the dimensions without position freely among themselves.
     """
     if rotary is None:
-        left, _, right = np.linalg.svd(inner)
-        return left @ right
+        u, _, vt = np.linalg.svd(inner)
+        return u @ vt
     rotating = inner.shape[-1] if rotary.dim is None else rotary.dim
     first, second = (np.asarray(index) for index in rotary.split(jnp.arange(rotating)))
     sin = inner[..., first, second] - inner[..., second, first]

@@ -73,13 +73,13 @@ class ToLatent(Target):
         return module if must_rebuild(module.kind) else super().prepare(module)
 
     def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
-        return [self._rebuilt(layer) if must_rebuild(layer.attention) else self._layer(layer) for layer in layers]
+        return [self._compressed(layer) if must_rebuild(layer.attention) else self._latent(layer) for layer in layers]
 
-    def _layer(self, layer: ConversionInput) -> AttentionModule:
+    def _latent(self, layer: ConversionInput) -> AttentionModule:
         source = layer.attention
         weights = None
         if self.by_logits:
-            weights = gram(jnp.swapaxes(_read(layer), 0, 1)), _written(layer)
+            weights = gram(jnp.swapaxes(_query_weight(layer), 0, 1)), _output_grams(layer)
         down, up_key, up_value = _factors(layer, self.rank, weights)
         biased = source.projection_bias or layer.moments is not None
         config = Kind(
@@ -100,8 +100,8 @@ class ToLatent(Target):
             params |= {"query_bias": bias_or_zeros(layer, "query"), "value_bias": value_bias}
         return layer.module.like(config, params)
 
-    def _rebuilt(self, layer: ConversionInput) -> AttentionModule:
-        """Return the layer as `CompressedAttention`, with the formulation that it has inside."""
+    def _compressed(self, layer: ConversionInput) -> AttentionModule:
+        """Return the layer as `CompressedAttention` around its own formulation."""
         source, params = layer.attention, layer.params
         groups = source.groups
         per_key = [
@@ -110,7 +110,7 @@ class ToLatent(Target):
         ]
         weights: tuple[jax.Array, ...] | None = None
         if self.by_logits:
-            grams = _rotated_grams(source, layer), _written(layer)
+            grams = _rotated_grams(source, layer), _output_grams(layer)
             weights = tuple(jnp.stack([each[heads].sum(axis=0) for heads in per_key]) for each in grams)
         down, up_key, up_value = _factors(layer, self.rank, weights)
         inner = dict(params) | {"key": up_key, "value": up_value}
@@ -125,21 +125,21 @@ class ToLatent(Target):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LatentOfKeys(ToLatent):
-    """The same by the second criterion."""
+    """`ToLatent` with the least squared error of keys and values, not of logits and outputs."""
 
     name: ClassVar[str] = "latent by keys"
     by_logits: ClassVar[bool] = False
 
 
 def must_rebuild(attention: Kind) -> bool:
-    """Return whether keys rotate or are normalised, so that they have to be rebuilt before they meet a query."""
+    """Return whether keys rotate or are normalised: then they must be computed from the latent before the logits."""
     options = (attention.options.get(name) for name in ("rotary", "query_norm", "key_norm"))
     return issubclass(attention.of, GroupedAttention) and any(each is not None for each in options)
 
 
 def _rotated_grams(source: Kind, layer: ConversionInput) -> jax.Array:
-    """Return G_h = mean over t of R(t) E[q_h q_h^T] R(t)^T, by which an error e of a key costs e^T G_h e in logits."""
-    query = _read(layer)
+    """Return G_h = mean over t of R(t) E[q_h q_h^T] R(t)^T: an error e of a key has the squared logit e^T G_h e."""
+    query = _query_weight(layer)
     if source.of is GroupedAttention and source.query_norm is not None:
         query = query / _root_mean_square(query) * gain(layer.module.query_norm)
     if source.of is GroupedAttention and source.key_norm is not None:  # errors are divided by the keys' size
@@ -171,12 +171,12 @@ def _lost_mean(layer: ConversionInput, name: str, down: jax.Array, rebuilt: jax.
     return jnp.einsum("m,mhd->hd", jnp.asarray(layer.moments.key_mean, jnp.float32), lost)
 
 
-def _written(layer: ConversionInput) -> jax.Array:
-    """Return W_O^h W_O^hT of every head, `[heads, value_dim, value_dim]`: an error e of a value costs e^T (..) e."""
+def _output_grams(layer: ConversionInput) -> jax.Array:
+    """Return G_h = W_O^h W_O^hT, `[heads, value_dim, value_dim]`: an error e of a value has the output e^T G_h e."""
     return gram(jnp.swapaxes(layer.params["output"]["kernel"], 1, 2))
 
 
-def _read(layer: ConversionInput) -> jax.Array:
+def _query_weight(layer: ConversionInput) -> jax.Array:
     """Return W_Q, `[width, heads, head_dim]`; of a calibrated layer for inputs of identity second moment."""
     if layer.moments is None:
         return layer.params["query"]
@@ -190,9 +190,16 @@ def _factors(
     """Return W_C `[memory width, rank]`, W_UK `[rank, heads, head_dim]` and W_UV `[rank, heads, value_dim]`."""
     key, value = layer.params["key"], layer.params["value"]
     root = None if layer.moments is None else covariance_root(layer.moments.key_covariance)
-    parts = [weight.reshape(weight.shape[0], -1) for weight in (key, value)]
-    if weights is not None:
-        parts = [_counted(weight, grams) for weight, grams in zip((key, value), weights, strict=True)]
+
+    def square_root(matrix: jax.Array) -> jax.Array:
+        values, vectors = jnp.linalg.eigh(matrix)
+        return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None]) @ vectors.T
+
+    parts = [key, value]
+    if weights is not None:  # W_h G_h^(1/2): an error e of W_h costs e^T G_h e
+        roots = (one_by_one(square_root, grams) for grams in weights)
+        parts = [jnp.einsum("mhi,hij->mhj", part, each) for part, each in zip(parts, roots, strict=True)]
+    parts = [part.reshape(part.shape[0], -1) for part in parts]
     if root is not None:
         parts = [root.root @ part for part in parts]
     # Keys and values enter with equal weight, whatever their units.
@@ -200,17 +207,6 @@ def _factors(
     basis, _ = low_rank(jnp.concatenate([part / norm for part, norm in zip(parts, norms, strict=True)], axis=1), rank)
     down, seen = (basis, basis) if root is None else (root.inverse @ basis, root.root @ basis)
     return down, jnp.einsum("mr,mhd->rhd", seen, key), jnp.einsum("mr,mhv->rhv", seen, value)
-
-
-def _counted(weight: jax.Array, grams: jax.Array) -> jax.Array:
-    """Return W_h G_h^(1/2) of all heads side by side, so that an error e of W_h costs e^T G_h e."""
-
-    def root_of(matrix: jax.Array) -> jax.Array:
-        values, vectors = jnp.linalg.eigh(matrix)
-        return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None]) @ vectors.T
-
-    root = one_by_one(root_of, grams)
-    return jnp.einsum("mhi,hij->mhj", weight, root).reshape(weight.shape[0], -1)
 
 
 @functools.partial(jax.jit, static_argnums=(1,))

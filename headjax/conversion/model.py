@@ -93,7 +93,15 @@ def convert(
     to = parse_target(to) if isinstance(to, str) else to
     if isinstance(to, ToDeep):
         return Conversion(*to.restructure(model, stacks, layers, seed))
-    targets, calibration = _targets(model, to, stacks, layers), _calibration(model, batches, progress)
+    targets = _targets(model, to, stacks, layers)
+    if isinstance(batches, Calibration):
+        calibration = batches
+    elif batches is None or isinstance(batches, Mapping):
+        calibration = Calibration((), (), batches or {}, {})
+    else:
+        batches = list(batches)
+        with progress("calibrating", len(batches), "batch") as bar:
+            calibration = calibrate(model, batches, bar)
     if reconstruct and not calibration.batches:
         raise ConfigError("reconstruct: needs calibration batches")
     with progress(f"converting {len(targets)} layers", 0, ""):
@@ -103,17 +111,6 @@ def convert(
             repaired = refit_maps(model, calibration.batches, (), converted=converted.model, progress=bar).repaired
         return converted._replace(model=repaired)
     return converted
-
-
-def _calibration(model: Model, batches: Any, progress: Progress) -> Calibration:
-    """Return the calibration that `convert` got, or that of its batches."""
-    if isinstance(batches, Calibration):
-        return batches
-    if batches is None or isinstance(batches, Mapping):
-        return Calibration((), (), batches or {}, {})
-    batches = list(batches)
-    with progress("calibrating", len(batches), "batch") as bar:
-        return calibrate(model, batches, bar)
 
 
 def _converted_model(
@@ -144,14 +141,14 @@ def planned(
             return parsed.replaced(model, stacks, layers)
         targets = _targets(model, parsed.planned(), stacks, layers)
 
-        def put(layer: LayerModule) -> AttentionModule:
+        def replace_layer(layer: LayerModule) -> AttentionModule:
             target = targets.get((layer.stack, layer.layer))
             if target is None:
                 return layer.module
             (converted,) = target.convert([ConversionInput(target.prepare(in_float32(layer.module)))], seed=0)
-            return _put_back(layer.module, converted)
+            return _with_dtype_of(layer.module, converted)
 
-        return map_attention(model, put)
+        return map_attention(model, replace_layer)
 
     return config_after(config, change)
 
@@ -159,7 +156,7 @@ def planned(
 def _chosen(
     model: Model, targets: Mapping[HeadLayer, Target], calibration: Calibration, seed: int, plain: bool
 ) -> tuple[Mapping[HeadLayer, Target], bool, dict[str, float]]:
-    """Return the criterion that agrees best on held-out batches, whether plain, and the distance of each by text."""
+    """Return the targets whose model agrees best on held-out batches, whether plain, and all distances by text."""
     criteria = {place: target.criteria() for place, target in targets.items()}
     most = max(map(len, criteria.values()), default=1)
     choices = [
@@ -173,14 +170,14 @@ def _chosen(
     texts = [
         "; ".join(dict.fromkeys(map(describe, choice.values()))) + " (plain)" * plain for choice, plain in candidates
     ]
-    apart = [each.distance for each in agreements(model, tried, calibration.eval_batches)]
-    return *candidates[int(np.argmin(np.nan_to_num(apart, nan=np.inf)))], dict(zip(texts, apart, strict=True))
+    distances = [each.distance for each in agreements(model, tried, calibration.eval_batches)]
+    return *candidates[int(np.argmin(np.nan_to_num(distances, nan=np.inf)))], dict(zip(texts, distances, strict=True))
 
 
 def _build(
     model: Model, targets: Mapping[HeadLayer, Target], moments: Mapping[HeadLayer, Moments], seed: int, plain: bool
 ) -> tuple[Model, tuple[LayerError, ...]]:
-    """Return the model with these layers converted, and their errors; `plain` conversions see no moments."""
+    """Return the model with these layers converted, and their errors; `plain` conversions get no moments."""
     inputs = {
         place: ConversionInput(targets[place].prepare(in_float32(module)), moments.get(place))
         for place, module in layers_at(model, targets).items()
@@ -194,11 +191,11 @@ def _build(
         errors = tuple(_error(place, layer, converted[place]) for place, layer in inputs.items())
         jax.block_until_ready([layer.params for layer in converted.values()])
 
-    def put(layer: LayerModule) -> AttentionModule:
+    def replace_layer(layer: LayerModule) -> AttentionModule:
         new = converted.get((layer.stack, layer.layer))
-        return layer.module if new is None else _put_back(layer.module, new)
+        return layer.module if new is None else _with_dtype_of(layer.module, new)
 
-    return map_attention(model, put), errors
+    return map_attention(model, replace_layer), errors
 
 
 @on_automatic_axes
@@ -228,7 +225,7 @@ def convert_attention(
     target.check(module.kind, module.width, module.memory_width)
     with one_blas_thread():
         (converted,) = target.convert([ConversionInput(target.prepare(in_float32(module)), moments)], seed)
-    return _put_back(module, converted)
+    return _with_dtype_of(module, converted)
 
 
 def _targets(
@@ -241,10 +238,10 @@ def _targets(
     width = model.config.width
     targets: dict[HeadLayer, Target] = {}
     for place, attention in find_layers(model, stacks, layers).items():
-        asked: Target | str | None = to.get(place) if isinstance(to, Mapping) else to
-        if asked is None:
+        choice: Target | str | None = to.get(place) if isinstance(to, Mapping) else to
+        if choice is None:
             continue
-        target = parse_target(asked) if isinstance(asked, str) else asked
+        target = parse_target(choice) if isinstance(choice, str) else choice
         if isinstance(target, ToDeep):
             raise ConfigError(f"{place[0]}/{place[1]}: {target.name} replaces layers; convert to it alone")
         try:
@@ -259,7 +256,7 @@ def _targets(
     return targets
 
 
-def _put_back(module: AttentionModule, converted: AttentionModule) -> AttentionModule:
+def _with_dtype_of(module: AttentionModule, converted: AttentionModule) -> AttentionModule:
     dtype = jax.tree.leaves(module)[0].dtype
     return jax.tree.map(lambda array: array.astype(dtype), converted)
 

@@ -88,11 +88,10 @@ class ToFixed(Target):
             frequencies=frequencies,
             projection_bias=biased,
         )
-        padded = _padded(params, self.head_dim, self.values)
+        arrays = flatten(_padded(params, self.head_dim, self.values))
         weights = flatten(declared(config.module(params["query"].shape[0], params["key"].shape[0])))
-        held = flatten(padded)
-        weights_by_path = {path: held[path] if path in held else jnp.zeros(one.shape) for path, one in weights.items()}
-        return layer.module.like(config, nested(weights_by_path))
+        by_path = {path: arrays[path] if path in arrays else jnp.zeros(each.shape) for path, each in weights.items()}
+        return layer.module.like(config, nested(by_path))
 
 
 def _padded(params: Params, head_dim: int, value_dim: int) -> Params:

@@ -78,7 +78,7 @@ class FlaxSignature(AttentionAdapter):
         paths = {name: f"{name}.kernel" for name in ("query", "key", "value")}
         paths |= {f"{name}_bias": path.replace("kernel", "bias") for name, path in paths.items()}
         paths |= {"output/kernel": "out.kernel", "output/bias": "out.bias"}
-        params = _taken(layer, site, paths)
+        params = _params_at(layer, site, paths)
         return _module(site, params, dropout_rate=layer.dropout_rate, dtype=layer.dtype)
 
     def __call__(
@@ -122,7 +122,7 @@ class TunixSignature(AttentionAdapter):
         paths = {name: f"{letter}_proj.w" for name, letter in names.items()}
         paths |= {f"{name}_bias": f"{letter}_bias" for name, letter in list(names.items())[:3]}
         norms = {f"{name}_norm": getattr(layer, f"{name[0]}_norm", None) for name in ("query", "key")}
-        params = _taken(layer, site, paths | {name: f"{name[0]}_norm.w" for name in norms})
+        params = _params_at(layer, site, paths | {name: f"{name[0]}_norm.w" for name in norms})
         params |= {name: {"scale": params[name]} for name in norms if name in params}
         fields = {name: RMSNorm(norm.norm_eps) for name, norm in norms.items() if norm is not None}
         return _module(site, params, rotary=RotaryHalves(base=cls.base(layer)), **fields)
@@ -206,10 +206,10 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
         layer = at_path(copy, path)
         adapter = _adapter_of(layer, sites[path])
         attention = adapter.inner_of(layer, sites[path])
-        changed = convert_attention(attention, to) if isinstance(to, str) else to(attention)
-        if not isinstance(changed, AttentionModule):
-            raise HeadjaxError(f"to: {path}: the function returned {type(changed).__name__}, no attention of headjax")
-        new = adapter(changed, layer)
+        inner = convert_attention(attention, to) if isinstance(to, str) else to(attention)
+        if not isinstance(inner, AttentionModule):
+            raise HeadjaxError(f"to: {path}: the function returned {type(inner).__name__}, no attention of headjax")
+        new = adapter(inner, layer)
         if path == ".":
             return new
         put_at(copy, path, new)
@@ -218,11 +218,11 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
 
 def _adapter_of(layer: Any, site: AttentionSite) -> type[AttentionAdapter]:
     """Return the adapter for a layer's class."""
-    named = re.fullmatch(r"tunix\.models\.(llama3|qwen2|qwen3)\.model", type(layer).__module__)
-    known = {nnx.MultiHeadAttention: FlaxSignature} | ADAPTERS
-    adapter = next((known[cls] for cls in type(layer).__mro__ if cls in known), None)
-    if adapter is None and named is not None:
-        adapter = SinCosSignature if named[1] == "qwen2" else TunixSignature
+    tunix = re.fullmatch(r"tunix\.models\.(llama3|qwen2|qwen3)\.model", type(layer).__module__)
+    adapters = {nnx.MultiHeadAttention: FlaxSignature} | ADAPTERS
+    adapter = next((adapters[cls] for cls in type(layer).__mro__ if cls in adapters), None)
+    if adapter is None and tunix is not None:
+        adapter = SinCosSignature if tunix[1] == "qwen2" else TunixSignature
     if adapter is None or site.layers is not None:
         raise HeadjaxError(
             f"{site.path}: there is no adapter for {type(layer).__qualname__}; there are ones for layers one by one of "
@@ -241,8 +241,8 @@ COMPUTED = (
 
 def _require_plain(layer: Any, site: AttentionSite) -> None:
     """Raise `HeadjaxError` where a `nnx.MultiHeadAttention` computes what a layer of headjax would leave out."""
-    known = inspect.signature(nnx.MultiHeadAttention.__init__).parameters
-    other = [f"its {name}" for name in COMPUTED if name in known and getattr(layer, name) != known[name].default]
+    options = inspect.signature(nnx.MultiHeadAttention.__init__).parameters
+    other = [f"its {name}" for name in COMPUTED if name in options and getattr(layer, name) != options[name].default]
     other += [] if type(layer).__call__ is nnx.MultiHeadAttention.__call__ else [f"{type(layer).__qualname__}.__call__"]
     for name in ("query", "key", "value", "out"):
         cls = type(getattr(layer, name))
@@ -252,25 +252,25 @@ def _require_plain(layer: Any, site: AttentionSite) -> None:
         raise HeadjaxError(f"{site.path}: {other[0]}: a layer of headjax cannot take its place, and would leave it out")
 
 
-def _taken(layer: nnx.Module, site: AttentionSite, paths: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arrays at these paths by the names of headjax, those that there are."""
-    held = {path: variable for path, variable in parameters(layer) if isinstance(variable, nnx.Param)}
-    other = next((path for path in held if path not in paths.values()), None)
+def _params_at(layer: nnx.Module, site: AttentionSite, paths: Mapping[str, str]) -> dict[str, Any]:
+    """Return the layer's arrays by the names of headjax, from their `paths` in the layer."""
+    params = {path: variable for path, variable in parameters(layer) if isinstance(variable, nnx.Param)}
+    other = next((path for path in params if path not in paths.values()), None)
     if other is not None:
         raise HeadjaxError(
             f"{site.path}: its {other}: a layer of headjax has no such parameter, and would leave it out"
         )
-    return {name: held[path][...] for name, path in paths.items() if path in held}
+    return {name: params[path][...] for name, path in paths.items() if path in params}
 
 
 def _module(site: AttentionSite, params: dict[str, Any], **fields: Any) -> AttentionModule:
     """Return the grouped attention that has these arrays."""
     sizes: dict[str, Any] = {"num_heads": site.heads, "kv_heads": site.kv_heads, "head_dim": site.head_dim}
     sizes["head_ids"] = site.ids
-    held = dict(params)
+    params = dict(params)
     for name, heads in (("query_bias", site.heads), ("key_bias", site.kv_heads), ("value_bias", site.kv_heads)):
-        if name in held:
-            held[name] = held[name].reshape(heads, site.head_dim)
-    sizes |= {"projection_bias": "query_bias" in held, "output_bias": "output/bias" in held}
-    width, memory_width = held["query"].shape[0], held["key"].shape[0]
-    return GroupedAttention(width, params=nested(held), memory_width=memory_width, **sizes, **fields)
+        if name in params:
+            params[name] = params[name].reshape(heads, site.head_dim)
+    sizes |= {"projection_bias": "query_bias" in params, "output_bias": "output/bias" in params}
+    width, memory_width = params["query"].shape[0], params["key"].shape[0]
+    return GroupedAttention(width, params=nested(params), memory_width=memory_width, **sizes, **fields)

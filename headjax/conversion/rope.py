@@ -68,8 +68,8 @@ class RotaryKeys(NamedTuple):
         """Return these KV heads alone."""
         return self._replace(rows=self.rows[:, keys], moving=self.moving[keys], still=self.still[keys])
 
-    def counted(self, errors: np.ndarray) -> np.ndarray:
-        """Return errors `[rows, kv_heads, head_dim]` times the matrix that they count by."""
+    def times_costs(self, errors: np.ndarray) -> np.ndarray:
+        """Return errors `[rows, kv_heads, head_dim]` times within[i] G_g + (1 - within[i]) H_g."""
         still = np.einsum("ngi,gij->ngj", errors, self.still)
         return still + self.within[:, None, None] * np.einsum("ngi,gij->ngj", errors, self.moving - self.still)
 
@@ -120,7 +120,9 @@ def rotary_keys_of(layer: ConversionInput) -> RotaryKeys:
         gain = in_pairs(rotary, np.asarray(layer.module.query_norm.gain(), np.float64))
         size = np.maximum(np.trace(query_gram, axis1=1, axis2=2) / query_gram.shape[-1], TINY)  # mean square
         query_gram = query_gram * gain[:, None] * gain / size[:, None, None]
-    second, within = _second(layer, "key"), _within(layer)
+    second = _second(layer, "key")
+    within = np.zeros_like(second)  # as `second`, about the mean of each sequence
+    within[:-1, :-1] = np.eye(len(second) - 1) if layer.moments is None else layer.moments.key_within
     if source.key_norm is not None:
         key_square = np.einsum("agd,ab,bgd->g", key, second, key, optimize=True) / source.head_dim
         query_gram = query_gram / np.maximum(key_square, TINY)[np.asarray(source.groups)][:, None, None]
@@ -162,11 +164,11 @@ def _rotated(wave: np.ndarray, query_gram: np.ndarray) -> tuple[np.ndarray, np.n
     outer = (blocks[:, 0, :, 0] + blocks[:, 1, :, 1]) + 1j * (blocks[:, 1, :, 0] - blocks[:, 0, :, 1])  # E[q conj(q)^T]
     inner = (blocks[:, 0, :, 0] - blocks[:, 1, :, 1]) + 1j * (blocks[:, 1, :, 0] + blocks[:, 0, :, 1])  # E[q q^T]
     mean = wave.mean(axis=0)
-    apart, along = (wave.T @ other / len(wave) for other in (wave.conj(), wave))
+    difference, total = (wave.T @ other / len(wave) for other in (wave.conj(), wave))  # of two frequencies
     means = []
     for less in (0.0, 1.0):
-        p = outer * (apart - less * np.outer(mean, mean.conj()))
-        c = inner * (along - less * np.outer(mean, mean))
+        p = outer * (difference - less * np.outer(mean, mean.conj()))
+        c = inner * (total - less * np.outer(mean, mean))
         rows = [[(p + c).real, (c - p).imag], [(c + p).imag, (p - c).real]]
         means.append(0.5 * np.concatenate([np.concatenate(row, axis=2) for row in rows], axis=1))
     return means[0], means[1]
@@ -206,14 +208,6 @@ def _second(layer: ConversionInput, name: str) -> np.ndarray:
     return second
 
 
-def _within(layer: ConversionInput) -> np.ndarray:
-    """Return the second moment of the keys' inputs about the mean of their sequence, a zero appended."""
-    size = layer.params["key"].shape[0]
-    within = np.zeros((size + 1, size + 1))
-    within[:-1, :-1] = np.eye(size) if layer.moments is None else layer.moments.key_within
-    return within
-
-
 def fit_rotary(layer: ConversionInput, groups: Groups) -> Params:
     """Return queries of every head and one key per group that rotate alike, with the least error of logits."""
     rotary_keys, rotary = rotary_keys_of(layer), layer.attention.rotary
@@ -238,7 +232,7 @@ def shared_key(keys: RotaryKeys) -> tuple[np.ndarray, np.ndarray]:
     # Complex factors commute with rotations. From the leading eigenvectors c and s are solved in turns.
     if keys.rows.shape[1] == 1:
         return as_complex(keys.back @ keys.rows[:, 0]), np.ones((1, keys.frequencies), complex)
-    target = keys.counted(keys.rows)
+    target = keys.times_costs(keys.rows)
     factors = np.linalg.eigh(keys.by_frequency())[1][:, :, -1].T / np.sqrt(keys.sizes)
     shared = _best_key(keys, target, factors)
     for _ in range(SWEEPS):
@@ -255,11 +249,11 @@ def _best_key(keys: RotaryKeys, target: np.ndarray, factors: np.ndarray) -> np.n
     real, imaginary = (part[:, :, None] * np.eye(keys.frequencies) for part in (factors.real, factors.imag))
     spread = np.concatenate([np.concatenate([real, imaginary], 2), np.concatenate([-imaginary, real], 2)], 1)
     right = np.einsum("ngd,gad->na", target, spread)
-    whole = np.einsum("gai,gij,gbj->ab", spread, keys.moving, spread, optimize=True)
-    less = np.einsum("gai,gij,gbj->ab", spread, keys.moving - keys.still, spread, optimize=True)
-    whole.flat[:: len(whole) + 1] += DAMPING * max(float(np.trace(whole)) / len(whole), TINY)
-    root = np.linalg.inv(np.linalg.cholesky(whole))
-    share, vectors = np.linalg.eigh(root @ less @ root.T)
+    moving = np.einsum("gai,gij,gbj->ab", spread, keys.moving, spread, optimize=True)
+    mean = np.einsum("gai,gij,gbj->ab", spread, keys.moving - keys.still, spread, optimize=True)
+    moving.flat[:: len(moving) + 1] += DAMPING * max(float(np.trace(moving)) / len(moving), TINY)
+    root = np.linalg.inv(np.linalg.cholesky(moving))
+    share, vectors = np.linalg.eigh(root @ mean @ root.T)
     basis = root.T @ vectors
     kept = 1.0 - (1.0 - keys.within)[:, None] * np.clip(share, 0.0, 1.0)[None]
     return (right @ basis / np.maximum(kept, DAMPING)) @ basis.T
@@ -271,11 +265,11 @@ def _best_factors(keys: RotaryKeys, target: np.ndarray, shared: np.ndarray) -> n
     grams = [shared.T @ shared, shared.T @ (keys.within[:, None] * shared)]
     grams = [gram.reshape(2, count, 2, count) for gram in grams]
     factors = np.empty((target.shape[1], count), complex)
-    for head, wanted in enumerate(np.moveaxis(target, 1, 0)):
+    for head, of_head in enumerate(np.moveaxis(target, 1, 0)):
         costs = (keys.still[head], keys.moving[head] - keys.still[head])
         normal = _normal(grams[0], costs[0]) + _normal(grams[1], costs[1])
-        met = np.diagonal((shared.T @ wanted).reshape(2, count, 2, count), axis1=1, axis2=3)  # [2, 2, frequencies]
-        right = np.concatenate([met[0, 0] + met[1, 1], met[0, 1] - met[1, 0]])
+        inner = np.diagonal((shared.T @ of_head).reshape(2, count, 2, count), axis1=1, axis2=3)  # [2, 2, frequencies]
+        right = np.concatenate([inner[0, 0] + inner[1, 1], inner[0, 1] - inner[1, 0]])
         normal.flat[:: len(normal) + 1] += DAMPING * max(float(np.trace(normal)) / len(normal), TINY)
         factors[head] = np.linalg.solve(normal, right).reshape(2, count).T @ (1.0, 1.0j)
     return factors

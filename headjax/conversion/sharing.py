@@ -110,12 +110,12 @@ def _pair_losses(left: jax.Array, right: jax.Array) -> jax.Array:
     slices = _compressed(left, right)
     dim = slices.shape[1]
 
-    def loss(one: jax.Array, other: jax.Array) -> jax.Array:
-        stacked = jnp.concatenate([one, other])
+    def loss(first: jax.Array, second: jax.Array) -> jax.Array:
+        stacked = jnp.concatenate([first, second])
         values = jnp.linalg.eigvalsh(stacked @ stacked.T)
         return jnp.maximum(values[:-dim], 0.0).sum()
 
-    pairs = one_by_one(lambda one: one_by_one(lambda other: loss(one, other), slices), slices)
+    pairs = one_by_one(lambda first: one_by_one(lambda second: loss(first, second), slices), slices)
     return pairs / jnp.maximum(jnp.square(slices).sum(axis=(1, 2)).mean(), 1e-30)
 
 
@@ -145,7 +145,7 @@ def best_partition(distances: np.ndarray, groups: int, *, seed: int = 0, restart
     starts = [np.arange(heads)] + [generator.permutation(heads) for _ in range(restarts)]
     labels = np.arange(heads) * groups // heads
     improved = [_exchange(distances, labels[np.argsort(order)]) for order in starts]
-    best = min(improved, key=lambda found: distances[found[:, None] == found[None, :]].sum())
+    best = min(improved, key=lambda groups: distances[groups[:, None] == groups[None, :]].sum())
     parts = [tuple(int(head) for head in np.flatnonzero(best == group)) for group in range(groups)]
     return tuple(sorted(parts))
 

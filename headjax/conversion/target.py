@@ -32,15 +32,21 @@ from headjax.nn.norms import Normalisation
 
 
 class LayerError(NamedTuple):
-    """Distance of a converted layer from the original."""
+    """Distance of a converted layer from the original.
+
+    Attributes:
+        stack, layer: Head stack and number of the layer.
+        relative_error: ||T - T'|| / ||T|| over all heads' scale * W_Q^h W_K^hT; of the outputs of a layer that became
+            several.
+        value_error: The same over W_V^h W_O^h; None for a layer that became several.
+        logit_error: Root mean square error of logits over their own, for inputs of the batches' moments; None without
+            batches.
+    """
 
     stack: str
     layer: int
-    # ||T - T'|| / ||T|| over all heads' scale * W_Q^h W_K^hT; of the outputs of a layer that became several.
     relative_error: float
-    # The same over W_V^h W_O^h; None for a layer that became several.
     value_error: float | None
-    # Root mean square error of logits over their own, for inputs of the batches' moments; None without batches.
     logit_error: float | None = None
 
 
@@ -105,8 +111,8 @@ def copied_keys(module: AttentionModule) -> Params:
 def multi_head_of(attention: Kind) -> Kind:
     """Return the config of `as_multi_head`."""
     if attention.of is MultiHeadAttention:
-        whole = attention.frequencies is None
-        require(whole, "frequencies", "heads that keep some rotary frequencies cannot be converted once more")
+        complete = attention.frequencies is None
+        require(complete, "frequencies", "heads that keep some rotary frequencies cannot be converted once more")
         return attention
     if attention.of is not GroupedAttention:
         raise ConfigError(f"attention: {kind_of(attention)} cannot be converted; multi_head and grouped can")
@@ -279,9 +285,9 @@ def _(module: LatentAttention) -> jax.Array:
 
 @_query_key.register
 def _(module: CollaborativeAttention) -> Products:
-    left, key = module.query[:, None, :] * module.mixing[...][None], module.key[...]
-    right = jnp.broadcast_to(key[:, None, :], (key.shape[0], *left.shape[1:]))
-    return Products(left / module.kind.head_dim**0.5, right)
+    query, key = module.query[:, None, :] * module.mixing[...][None], module.key[...]
+    right = jnp.broadcast_to(key[:, None, :], (key.shape[0], *query.shape[1:]))
+    return Products(query / module.kind.head_dim**0.5, right)
 
 
 @_values.register

@@ -120,19 +120,19 @@ def ablate(
         raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
     program, state = prepare(model, loss, compute)
     program = dataclasses.replace(program, metrics=tuple((metrics or {}).items()), fixed=program.fixed and not metrics)
-    known = find_heads(program.sites)
-    chosen = tuple(known) if heads is None else require_heads(program.sites, heads)
+    sites_of = find_heads(program.sites)
+    chosen = tuple(sites_of) if heads is None else require_heads(program.sites, heads)
     at = filled(program.sites, gates)
-    variants = {head: _changed(*known[head], at, mode) for head in chosen}
+    variants = {head: _LayerGates.ablated(*sites_of[head], at, mode) for head in chosen}
     walk = _walk_of(model, program, state)
     baseline, ablated = list[Measured](), {head: list[Measured]() for head in chosen}
     for number, batch in enumerate(checked(program, state, batches, strict)):
-        whole = require_finite(fetch(measure(program, state, at, batch)), "the model", number)
-        baseline.append(whole)
+        values = require_finite(fetch(measure(program, state, at, batch)), "the model", number)
+        baseline.append(values)
         states = walk.states(at, batch) if walk else []
-        if walk and number == 0 and not walk.agrees(whole, states[-1], batch):
+        if walk and number == 0 and not walk.agrees(values, states[-1], batch):
             walk = None
-        passes = ((head, measure(program, state, row.of(at), batch)) for head, row in variants.items())
+        passes = ((head, measure(program, state, variant.within(at), batch)) for head, variant in variants.items())
         for head, measured in one_behind(walk.ablations(states, at, variants, batch) if walk else passes):
             ablated[head].append(require_finite(fetch(measured), f"the ablation of {head}", number))
         if progress is not None:
@@ -165,30 +165,31 @@ def _collected(
     )
 
 
-class _Row(NamedTuple):
-    """Gates of a layer under the ablation of a head: those of the site with another row for a layer."""
+class _LayerGates(NamedTuple):
+    """The gates of one layer of a site, `[heads]`."""
 
     site: AttentionSite
     layer: tuple[int, ...]
-    row: np.ndarray
+    gates: np.ndarray
 
-    def of(self, gates: Gates) -> Gates:
-        """Return the gates of all sites."""
-        return gates | {self.site.path: jnp.asarray(gates[self.site.path]).at[self.layer].set(self.row)}
+    @classmethod
+    def ablated(cls, site: AttentionSite, index: tuple[int, ...], at: Gates, mode: Mode) -> _LayerGates:
+        """Return the gates `at` of a layer after the ablation of the head at an index of the site's gates."""
+        *layer, column = index
+        gates = np.array(at[site.path][tuple(layer)], np.float32)
+        if mode == "all-but-one":
+            gates = np.eye(len(gates), dtype=np.float32)[column]
+        else:
+            gates[site.groups == site.groups[column] if mode == "group" else column] = 0.0
+        return cls(site, tuple(layer), gates)
 
-
-def _changed(site: AttentionSite, index: tuple[int, ...], at: Gates, mode: Mode) -> _Row:
-    *layer, column = index
-    row = np.array(at[site.path][tuple(layer)], np.float32)
-    if mode == "all-but-one":
-        row = np.eye(len(row), dtype=np.float32)[column]
-    else:
-        row[site.groups == site.groups[column] if mode == "group" else column] = 0.0
-    return _Row(site, tuple(layer), row)
+    def within(self, gates: Gates) -> Gates:
+        """Return the gates of all sites with these for the layer."""
+        return gates | {self.site.path: jnp.asarray(gates[self.site.path]).at[self.layer].set(self.gates)}
 
 
 class _Block(NamedTuple):
-    """A block of a model, taken apart."""
+    """A block of a model, split into its program and its arrays."""
 
     program: ModuleProgram  # its sites are the same for blocks that share programs
     state: Any
@@ -196,15 +197,15 @@ class _Block(NamedTuple):
 
     def at(self, gates: Gates) -> Gates:
         """Return the gates of the block's sites."""
-        return {path: gates[whole][index] for path, (whole, index) in self.gates.items()}
+        return {path: gates[site][layer] for path, (site, layer) in self.gates.items()}
 
 
 def _walk_of(model: Any, program: Program, state: Any) -> _AblationWalk | None:
-    """Return the walk through a model that offers one which has all of its heads; None for others."""
+    """Return the walk through a model; None where it offers none, or one without some of its heads."""
     offers = all(callable(getattr(model, name, None)) for name in ("embed", "blocks", "finish"))
     if not offers or not isinstance(program, ModuleProgram) or explicit_mesh(state) is not None:
         return None
-    known, by_path = find_heads(program.sites), {site.path: site for site in program.sites}
+    sites_of, by_path = find_heads(program.sites), {site.path: site for site in program.sites}
     places = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model, graph=True)}
     blocks, walked = list[_Block](), 0
     for block in model.blocks():
@@ -214,64 +215,61 @@ def _walk_of(model: Any, program: Program, state: Any) -> _AblationWalk | None:
             # The model's own module is known by its place, one that was taken out of a stacked one by its heads' names.
             place = None if hasattr(block, "named_sites") else places.get(id(at_path(block, site.path)))
             same = site if place is None else by_path[place]
-            whole, index = known.get(same.head_ids()[0], (None, ()))
-            if whole is None or site.layers is not None:
+            model_site, index = sites_of.get(same.head_ids()[0], (None, ()))
+            if model_site is None or site.layers is not None:
                 return None
-            in_model[site.path] = (whole.path, index[:-1])
+            in_model[site.path] = (model_site.path, index[:-1])
             walked += site.heads
         plain = tuple(dataclasses.replace(site, ids=None, first=None) for site in sites)
         graph, arrays = nnx.split(block, graph=True)
         alike = (block.program for block in blocks if block.program.sites == plain and block.program.graph == graph)
         block_program = next(alike, None) or ModuleProgram(plain, program.loss, graph, fixed=program.fixed)
         blocks.append(_Block(block_program, arrays, in_model))
-    return _AblationWalk(program, state, blocks) if walked == len(known) else None
+    return _AblationWalk(program, state, blocks) if walked == len(sites_of) else None
 
 
-def together(heads: int) -> int:
-    """Return the number of ablations of a block with `heads` heads that are computed at once."""
+def ablations_at_once(heads: int) -> int:
+    """Return the number of ablations of a block with `heads` heads that one program computes."""
     most = 4 if jax.default_backend() == "cpu" else 16  # a few keep the cores busy, more leave the caches
     return -(-heads // -(-heads // most))
 
 
 @dataclasses.dataclass
 class _AblationWalk:
-    """The way through a model for many gates of one block after another."""
+    """Computes ablations of one block after another from the stored states between the blocks."""
 
     program: ModuleProgram
     state: Any
     blocks: Sequence[_Block]
 
-    def agrees(self, whole: Measured, last: Any, batch: Any) -> bool:
+    def agrees(self, by_pass: Measured, last: Any, batch: Any) -> bool:
         """Return whether the walk computes what a whole pass does: a loss may read the model otherwise."""
         leaves, tree = jax.tree.flatten(last)
         finish = functools.partial(_values, self.program, tree)
         calls = calls_in(jax.make_jaxpr(finish)(self.state, leaves, batch).jaxpr)
         by_walk = fetch(self._finish(leaves, tree, (False,) * len(leaves), batch))
-        same = (np.allclose(whole.values[name], by_walk.values[name], rtol=1e-3, atol=1e-4) for name in whole.values)
+        same = (
+            np.allclose(by_pass.values[name], by_walk.values[name], rtol=1e-3, atol=1e-4) for name in by_pass.values
+        )
         return not calls and all(same)
 
     def ablations(
-        self, states: list[Any], at: Gates, variants: Mapping[HeadId, _Row], batch: Any
+        self, states: list[Any], at: Gates, variants: Mapping[HeadId, _LayerGates], batch: Any
     ) -> Iterator[tuple[HeadId, Measured]]:
         """Yield the values of every ablation of a batch."""
         by_place: dict[tuple[str, tuple[int, ...]], list[HeadId]] = {}
-        for head, one in variants.items():
-            by_place.setdefault((one.site.path, one.layer), []).append(head)
-        size = together(max(map(len, by_place.values()), default=1))
+        for head, variant in variants.items():
+            by_place.setdefault((variant.site.path, variant.layer), []).append(head)
+        size = ablations_at_once(max(map(len, by_place.values()), default=1))
         for number, block in enumerate(self.blocks):
             for path, place in block.gates.items():
                 heads = by_place.get(place, [])
                 for start in range(0, len(heads), size):
-                    together_heads = heads[start : start + size]
-                    rows = [
-                        variants[head].row
-                        for head in together_heads + together_heads[-1:] * (size - len(together_heads))
-                    ]
-                    row_gates = block.at(at) | {path: jnp.asarray(np.stack(rows))}
-                    measured = self._from(number, row_gates, path, states, at, batch)
-                    yield from (
-                        (head, jax.tree.map(lambda x, i=i: x[i], measured)) for i, head in enumerate(together_heads)
-                    )
+                    part = heads[start : start + size]
+                    padded = part + part[-1:] * (size - len(part))
+                    rows = jnp.asarray(np.stack([variants[head].gates for head in padded]))
+                    measured = self._from(number, block.at(at) | {path: rows}, path, states, at, batch)
+                    yield from ((head, jax.tree.map(lambda x, i=i: x[i], measured)) for i, head in enumerate(part))
 
     def states(self, at: Gates, batch: Any) -> list[Any]:
         """Return the state that enters every block, and that after the last one; they share what is handed on."""
@@ -281,13 +279,13 @@ class _AblationWalk:
         return states
 
     def _from(self, number: int, row_gates: Gates, path: str, states: list[Any], at: Gates, batch: Any) -> Measured:
-        """Return the values with many gates of a site of one block, computed from there on."""
+        """Return the values with `row_gates` in block `number`, many for the site at `path`, computed from there on."""
         leaves, ablated = jax.tree.leaves(states[number]), path
         many = (False,) * len(leaves)
         for block, before, after in zip(self.blocks[number:], states[number:-1], states[number + 1 :], strict=True):
-            known = dict(zip(map(id, jax.tree.leaves(before)), many, strict=True))
+            many_before = dict(zip(map(id, jax.tree.leaves(before)), many, strict=True))
             following, tree = jax.tree.leaves(after), jax.tree.structure(before)
-            differs = tuple(known.get(id(leaf), True) for leaf in following)
+            differs = tuple(many_before.get(id(leaf), True) for leaf in following)
             gates = row_gates if ablated else block.at(at)
             fresh = iter(_steps(block.program, tree, ablated, many, differs, block.state, gates, leaves))
             leaves = [next(fresh) if different else leaf for leaf, different in zip(following, differs, strict=True)]
@@ -331,14 +329,14 @@ def _steps(
     gates: Gates,
     leaves: list[Any],
 ) -> list[Any]:
-    """Return the arrays behind a block that differ between ablations of the site at `ablated`, as `many` before do."""
+    """Return the arrays after a block that differ between ablations of the site at `ablated`, as `many` before do."""
 
-    def one(leaves: list[Any], gates: Gates) -> list[Any]:
+    def ablation(leaves: list[Any], gates: Gates) -> list[Any]:
         leaves_after = jax.tree.leaves(_stepped(program, state, gates, jax.tree.unflatten(tree, leaves)))
         return [leaf for leaf, different in zip(leaves_after, differs, strict=True) if different]
 
     axes = [0 if different else None for different in many], {path: 0 if path == ablated else None for path in gates}
-    return jax.vmap(one, in_axes=axes)(leaves, gates)
+    return jax.vmap(ablation, in_axes=axes)(leaves, gates)
 
 
 def _values(program: ModuleProgram, tree: Any, state: Any, leaves: list[Any], batch: Any) -> Measured:
@@ -363,13 +361,14 @@ def _measure_many(
     batch: Any,
 ) -> Measured:
     """Return the values of every ablation, from the states after the last block."""
-    one = functools.partial(_values, program, tree)
+    values = functools.partial(_values, program, tree)
     if not any(many):
-        return one(state, leaves, batch)
-    return jax.vmap(one, in_axes=(None, [0 if different else None for different in many], None))(state, leaves, batch)
+        return values(state, leaves, batch)
+    axes = None, [0 if different else None for different in many], None
+    return jax.vmap(values, in_axes=axes)(state, leaves, batch)
 
 
 @functools.cache
 def _finished_class(cls: Any) -> Any:
-    """Return the subclass of a model's class whose call returns an output that is there already."""
+    """Return the subclass of a model's class whose call returns `head_output`."""
     return subclass(cls, {"__call__": lambda self, *args, **kwargs: self.head_output})

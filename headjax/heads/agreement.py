@@ -25,10 +25,15 @@ AgreementKind = Literal["kl", "cosine", "squared_difference"]
 
 
 class Agreement(NamedTuple):
-    """Agreement of two models."""
+    """Agreement of two models.
+
+    Attributes:
+        kind: Measure of agreement.
+        value: Mean over the predictions.
+    """
 
     kind: AgreementKind
-    value: float  # mean over predictions
+    value: float
 
     @property
     def distance(self) -> float:
@@ -73,8 +78,8 @@ def agreements(
 
     def compared(batch: Batch) -> list[Any]:
         arrays = device_batch(first.config, batch)
-        wanted = predict(first, arrays, compute)
-        return [compare(kind, wanted, predict(model, arrays, compute)) for model in others]
+        predictions = predict(first, arrays, compute)
+        return [compare(kind, predictions, predict(model, arrays, compute)) for model in others]
 
     parts = list(finished(map(compared, batches), progress))
     return [mean_agreement(kind, [part[number] for part in parts]) for number in range(len(others))]
@@ -114,35 +119,35 @@ def predictions_of(config: ModelConfig, output: Output, batch: Any) -> Predictio
     task = getattr(config, "task", None)
     if isinstance(task, SentenceSimilarity):
         return Predictions(output.require_embeddings(), sentences(batch, output.hidden).max(axis=2))
-    counted = counted_positions(config, batch, output)
+    present = counted_positions(config, batch, output)
     if isinstance(task, NoTask):
-        return Predictions(jnp.einsum("bt,btd->bd", counted, output.hidden), counted.max(axis=1))
+        return Predictions(jnp.einsum("bt,btd->bd", present, output.hidden), present.max(axis=1))
     logits = output.require_logits().astype(jnp.float32)
     if isinstance(task, Regression):
-        return Predictions(logits, counted.max(axis=1))
+        return Predictions(logits, present.max(axis=1))
     if isinstance(task, Span):
-        logits = jnp.where(counted[:, :, None] > 0, logits, -1e9)
-        return Predictions(jnp.swapaxes(logits, 1, 2), jnp.stack([counted.max(axis=1)] * 2, axis=1))
-    return Predictions(logits, counted.max(axis=1) if logits.ndim == 2 else counted)
+        logits = jnp.where(present[:, :, None] > 0, logits, -1e9)
+        return Predictions(jnp.swapaxes(logits, 1, 2), jnp.stack([present.max(axis=1)] * 2, axis=1))
+    return Predictions(logits, present.max(axis=1) if logits.ndim == 2 else present)
 
 
 def divergence(first: jax.Array, second: jax.Array, temperature: float | jax.Array = 1.0) -> jax.Array:
     """Return KL(softmax(first / T) || softmax(second / T)) of logits `[..., choices]`, in nats, `[...]`."""
-    one, other = (jax.nn.log_softmax(logits / temperature, axis=-1) for logits in (first, second))
-    return jnp.sum(jnp.exp(one) * (one - other), axis=-1)
+    log_p, log_q = (jax.nn.log_softmax(logits / temperature, axis=-1) for logits in (first, second))
+    return jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
 
 
 @functools.partial(jax.jit, static_argnames="kind")
 def compare(kind: AgreementKind, first: Predictions, second: Predictions) -> tuple[jax.Array, jax.Array]:
     """Return the sum of the measure over the predictions of one batch, and their number."""
-    one, other = first.values, second.values
+    x, y = first.values, second.values
     if kind == "cosine":
-        lengths = jnp.linalg.norm(one, axis=-1) * jnp.linalg.norm(other, axis=-1)
-        each = (one * other).sum(axis=-1) / jnp.maximum(lengths, 1e-12)
+        lengths = jnp.linalg.norm(x, axis=-1) * jnp.linalg.norm(y, axis=-1)
+        each = (x * y).sum(axis=-1) / jnp.maximum(lengths, 1e-12)
     elif kind == "squared_difference":
-        each = jnp.square(one - other).mean(axis=-1)
+        each = jnp.square(x - y).mean(axis=-1)
     else:
-        each = divergence(one, other)
+        each = divergence(x, y)
     return jnp.where(first.weight > 0, each, 0.0).sum(), first.weight.sum()
 
 

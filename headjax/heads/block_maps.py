@@ -60,11 +60,11 @@ class OutputMap:
     biased: bool
     diverged: bool = False
 
-    def kept(self, gone: Container[HeadId]) -> np.ndarray:
+    def kept(self, removed: Container[HeadId]) -> np.ndarray:
         """Return which features stay without these heads, `[features]` bool."""
         if not self.heads:
             return np.ones(self.features, bool)
-        return np.repeat([head not in gone for head in self.heads], self.features // len(self.heads))
+        return np.repeat([head not in removed for head in self.heads], self.features // len(self.heads))
 
     def keep(self, features: np.ndarray) -> None:
         """Set the rows of all features but these, `[features]` bool, to 0."""
@@ -129,9 +129,21 @@ class BlockReader:
             yield from (BlockMap(step, slot) for slot in step.layer.config.slots if slot in slots)
 
     def repaired(self) -> Model:
-        """Return the copy, changed so far."""
+        """Return the copy with all changes so far, whose arrays lie where the model's own do."""
         placed = self._model if self._converted is None else self._converted
-        return self._whole.replace(params=_params_with(self._whole, placed.params, self._changed))
+        params = self._whole.params
+        for name, stack in self._whole.config.stacks().items():
+            for group in stack.groups:
+                layers = [self._changed.get((name, layer), {}) for layer in range(group.start, group.stop)]
+                for path in dict.fromkeys(path for arrays in layers for path in arrays):
+                    keys = (name, group.name, *path.split("/"))
+                    trees: tuple[Any, Any] = (placed.params, self._whole.params)
+                    before, original = (functools.reduce(operator.getitem, keys, tree) for tree in trees)
+                    after = [each.get(path, before if group.shared else before[i]) for i, each in enumerate(layers)]
+                    array = after[0] if group.shared else jnp.stack(after)
+                    with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
+                        params = _holding(params, keys, on_devices_of(original, array))
+        return self._whole.replace(params=params)
 
     def count(self) -> int:
         """Return the number of examples."""
@@ -142,9 +154,9 @@ class BlockReader:
         layers, done = sum(len(stack.layers) for stack in self._model.config.stacks().values()), 0
         for step in BlockWalk(self._model, batches, self._compute):
             slots = [slot for slot in step.layer.config.slots if slot != FEED_FORWARD]
-            found, done = step.read(slots).sums, done + len(step.tied)
+            sums, done = step.read(slots).sums, done + len(step.tied)
             tell(len(batches) * done // layers)
-            yield from ((BlockMap(step, slot), found[slot].gram.sum(axis=0)) for slot in slots)
+            yield from ((BlockMap(step, slot), sums[slot].gram.sum(axis=0)) for slot in slots)
 
     def effects(
         self, changes: Mapping[Places, Change], batches: Sequence[Any], tell: Callable[[float], None]
@@ -213,23 +225,6 @@ def on_devices_of(other: jax.Array, array: jax.Array) -> jax.Array:
     return array if len(array.sharding.device_set) == 1 else jnp.asarray(fetch(array))
 
 
-def _params_with(model: Model, placed: Params, changed: Mapping[tuple[str, int], Mapping[str, jax.Array]]) -> Params:
-    """Return a model's parameters with changed arrays of layers, each where the model's own lie."""
-    params = model.params
-    for name, stack in model.config.stacks().items():
-        for group in stack.groups:
-            layers = [changed.get((name, layer), {}) for layer in range(group.start, group.stop)]
-            for path in dict.fromkeys(path for arrays in layers for path in arrays):
-                keys = (name, group.name, *path.split("/"))
-                trees: tuple[Any, Any] = (placed, model.params)
-                before, original = (functools.reduce(operator.getitem, keys, tree) for tree in trees)
-                solved = [each.get(path, before if group.shared else before[i]) for i, each in enumerate(layers)]
-                array = solved[0] if group.shared else jnp.stack(solved)
-                with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
-                    params = _holding(params, keys, on_devices_of(original, array))
-    return params
-
-
 def _holding(params: Params, keys: Sequence[str], array: jax.Array) -> Params:
-    first, *rest = keys
-    return params | {first: _holding(params[first], rest, array) if rest else array}
+    first, *inner = keys
+    return params | {first: _holding(params[first], inner, array) if inner else array}

@@ -86,10 +86,10 @@ def check_projection(layer: nnx.Module, site: AttentionSite) -> None:
         contexts = np.random.default_rng(0).normal(size=(1, 2, site.heads, site.head_dim))
         shape = (1, 2, -1) if dict(site.query)[site.kernel] == -2 else contexts.shape
         inputs = jnp.asarray(contexts.reshape(shape), kernel.dtype)
-        whole, nothing = (np.asarray(projection(array), np.float64) for array in (inputs, 0 * inputs))
+        output, bias = (np.asarray(projection(array), np.float64) for array in (inputs, 0 * inputs))
         parts = np.einsum("btnh,nhd->btd", np.asarray(inputs, np.float64).reshape(contexts.shape), matrix)
         rounding = _rounding(projection, lambda module: module(inputs))
-        if whole.shape != parts.shape or not _close(whole - nothing, parts, rounding):
+        if output.shape != parts.shape or not _close(output - bias, parts, rounding):
             raise HeadjaxError(f"the heads' parts of {site.kernel} do not sum to what {site.output} computes")
 
 
@@ -105,9 +105,9 @@ def check_alone(layer: nnx.Module, site: AttentionSite) -> None:
     key = np.arange(site.kv_heads) == site.groups[query]
     with jax.ensure_compile_time_eval():
         try:
-            whole = _first(layer, site)
-            call = _call_of(whole, site, (TOKENS,))
-            arrays = {path: parameter(whole, path) for path, _, _ in site.held()}
+            copy = _first(layer, site)
+            call = _call_of(copy, site, (TOKENS,))
+            arrays = {path: parameter(copy, path) for path, _, _ in site.held()}
             alone, closed, nothing = (
                 call.output(_holding(layer, site, _masked(site, arrays, paths, query & shown, key)))
                 for paths, shown in ((site.rows, True), (arrays, True), (site.rows, False))
@@ -119,7 +119,7 @@ def check_alone(layer: nnx.Module, site: AttentionSite) -> None:
                     f"called with inputs, a mask and positions alone to tell: {_first_line(error)}"
                 ) from None
             return  # queries, keys and values apart have one usual order
-        rounding = _rounding(whole, call.results)
+        rounding = _rounding(copy, call.results)
     if not _close(closed - nothing, alone - nothing, rounding):
         raise HeadjaxError(
             f"its heads of {site.head_dim} do not lie one after another in its flat kernels, or depend on each other"
@@ -138,9 +138,9 @@ def check_pruned(layer: nnx.Module, pruned: nnx.Module, site: AttentionSite, row
     lengths = [tokens for tokens in LENGTHS if tokens <= max(ELEMENTS // kernel.shape[-1], LENGTHS[1])]
     with jax.ensure_compile_time_eval(), jax.default_matmul_precision("highest"):
         drawn = _drawn(layer, site)
-        whole = _holding(layer, site, drawn)
+        original = _holding(layer, site, drawn)
         try:
-            call = _call_of(whole, site, lengths)
+            call = _call_of(original, site, lengths)
         except Exception as error:
             if not cls.__module__.startswith(KNOWN) and len(kernel.devices()) == 1:
                 warnings.warn(
@@ -149,18 +149,18 @@ def check_pruned(layer: nnx.Module, pruned: nnx.Module, site: AttentionSite, row
                     stacklevel=2,
                 )
             return
-        rounding = _rounding(whole, call.results)
+        rounding = _rounding(original, call.results)
         for kept in {row[0].tobytes(): row for row in rows}.values():  # layers that keep the same heads once
-            left = f"with {kept[0].sum()} of its {site.heads} heads"
+            heads = f"with {kept[0].sum()} of its {site.heads} heads"
             try:
                 same = _same(call, layer, pruned, site, drawn, kept, rounding)
             except Exception as error:
                 raise HeadjaxError(
-                    f"{site.path}: the code of {cls.__qualname__} does not run {left}: {_first_line(error)}"
+                    f"{site.path}: the code of {cls.__qualname__} does not run {heads}: {_first_line(error)}"
                 ) from None
             if not same:
                 reason = _reason(layer, pruned, site, drawn, kept, rounding)
-                raise HeadjaxError(f"{site.path}: {left} it computes something else than with gates at 0: {reason}")
+                raise HeadjaxError(f"{site.path}: {heads} it computes something else than with gates at 0: {reason}")
 
 
 def _same(
@@ -218,13 +218,13 @@ def _rounding(module: nnx.Module, run: Callable[[Any], Any]) -> float:
 def _first(module: Any, site: AttentionSite) -> Any:
     """Return a copy of a module of the site, at least in float32; of its first layer, where an axis has layers."""
 
-    def one(array: Any) -> Any:
+    def first(array: Any) -> Any:
         array = array[0] if site.layers is not None and array.ndim else array
         coarse = jnp.issubdtype(array.dtype, jnp.floating) and array.dtype.itemsize < 4
         return array.astype(jnp.float32) if coarse else array
 
     graph, state = nnx.split(module, graph=True)
-    return nnx.merge(graph, jax.tree.map(one, state))
+    return nnx.merge(graph, jax.tree.map(first, state))
 
 
 Arrays = dict[str, Any]
@@ -279,14 +279,20 @@ class _Call(NamedTuple):
 
     def output(self, layer: Any) -> np.ndarray:
         """Return the result that has the shape of the inputs."""
-        return _output(self.results(layer), self.inputs)
+        results = (result for result in jax.tree.leaves(self.results(layer)) if result.shape == self.inputs.shape)
+        output = next((np.asarray(result, np.float64) for result in results), None)
+        if output is None:
+            raise TypeError("none of its results has the shape of its inputs")
+        if not np.isfinite(output).all():
+            raise FloatingPointError("its results are not finite")
+        return output
 
 
 def _call_of(layer: Any, site: AttentionSite, lengths: Iterable[int]) -> _Call:
     """Return the first call with which a layer runs: random tokens, and usual arguments that it takes."""
     kernel = parameter(layer, site.kernel)
     arguments = list(inspect.signature(type(layer).__call__).parameters.values())[2:]
-    needed = [one.name for one in arguments if one.default is one.empty and one.kind not in VARIADIC]
+    needed = [each.name for each in arguments if each.default is each.empty and each.kind not in VARIADIC]
     failed = list[Exception]()
     for tokens in lengths:
         inputs = jnp.asarray(np.random.default_rng(0).normal(size=(1, tokens, kernel.shape[-1])), kernel.dtype)
@@ -305,23 +311,12 @@ def _usual_arguments(names: Iterable[str], tokens: int) -> Iterator[dict[str, An
     """Yield None for all but `deterministic`, then masks and positions of several shapes for arguments so named."""
     fixed = {name: True if name == "deterministic" else None for name in names}
     masks, positions = ([name for name in fixed if word in name] for word in ("mask", "pos"))
-    causal, counted = jnp.tril(jnp.ones((tokens, tokens), bool)), jnp.arange(tokens)
+    causal, numbers = jnp.tril(jnp.ones((tokens, tokens), bool)), jnp.arange(tokens)
     yield fixed
     if masks or positions:
         for front, batch in itertools.product(((1, 1), (1,), ()), ((1,), ())):
             named = dict.fromkeys(masks, causal.reshape(*front, tokens, tokens))
-            yield fixed | dict.fromkeys(positions, counted.reshape(*batch, tokens)) | named
-
-
-def _output(results: Any, inputs: jax.Array) -> np.ndarray:
-    """Return the result of a layer that has the shape of its inputs."""
-    shaped = (result for result in jax.tree.leaves(results) if result.shape == inputs.shape)
-    output = next((np.asarray(result, np.float64) for result in shaped), None)
-    if output is None:
-        raise TypeError("none of its results has the shape of its inputs")
-    if not np.isfinite(output).all():
-        raise FloatingPointError("its results are not finite")
-    return output
+            yield fixed | dict.fromkeys(positions, numbers.reshape(*batch, tokens)) | named
 
 
 def _first_line(error: Exception) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from flax import nnx
@@ -39,7 +39,8 @@ FORMS = (("q", "k", "v"), ("q", "kv"), ("qkv",))
 
 REGISTER = "say where its heads lie: headjax.register_attention(cls, view)"
 
-Held = dict[str, tuple[int, str]]  # axis and kinds of heads by parameter
+HeadAxes = dict[str, tuple[int, str]]
+"""By parameter, the axis of its heads and their kinds."""
 
 _REGISTRY: dict[type[nnx.Module], View] = {}
 
@@ -117,7 +118,7 @@ def attention_sites(model: nnx.Module, *, strict: bool = False) -> Sites:
 def sites_within(module: nnx.Module) -> Sites:
     """Return the sites of a module; there may be none."""
     name = getattr(module, "named_sites", None)
-    sites = tuple(_found(module))
+    sites = tuple(_recognised(module))
     return tuple(sorted(sites, key=lambda site: site.places[0]) if name is None else name(sites))
 
 
@@ -136,30 +137,30 @@ def find_sites(model: nnx.Module) -> Sites:
 
 def not_recognised(model: nnx.Module, sites: Sites) -> Iterator[str]:
     """Yield the paths of modules that look like attention layers, and that no site has to do with."""
-    known = [site.path for site in sites]
-    classes = {type(at_path(model, path)) for path in known}
+    recognised = [site.path for site in sites]
+    classes = {type(at_path(model, path)) for path in recognised}
     for parts, module in nnx.iter_modules(model, graph=True):
         path = ".".join(map(str, parts)) or ROOT
-        held = {name for name, entry in vars(module).items() if isinstance(entry, nnx.Module | nnx.Variable)}
-        kinds = {kinds for kinds, names in FLAT.items() if held & {*names} - {"in_proj"}}  # Mamba's, too
+        children = {name for name, entry in vars(module).items() if isinstance(entry, nnx.Module | nnx.Variable)}
+        kinds = {kinds for kinds, names in FLAT.items() if children & {*names} - {"in_proj"}}  # Mamba's, too
         looks = type(module) in classes or any(kinds.issuperset(form) for form in FORMS)
-        if looks and not any(path == one or is_within(path, one) or is_within(one, path) for one in known):
+        if looks and not any(path == site or is_within(path, site) or is_within(site, path) for site in recognised):
             yield path
 
 
-def report_unrecognised(layers: Mapping[str, str], strict: bool, way: str = REGISTER) -> None:
-    """Warn of attention layers that are not recognised: paths, and what is known of them."""
+def report_unrecognised(layers: Mapping[str, str], strict: bool, advice: str = REGISTER) -> None:
+    """Warn of attention layers that are not recognised, by path with their classes; an error where `strict`."""
     if not layers:
         return
     named = [f"{path} ({about})" if about else path for path, about in layers.items()]
     more = f" and {len(named) - 8} more" if len(named) > 8 else ""
-    text = f"model: attention in {', '.join(named[:8])}{more} is not recognised, and is left out; {way}"
+    text = f"model: attention in {', '.join(named[:8])}{more} is not recognised, and is left out; {advice}"
     if strict:
         raise HeadjaxError(text)
     warnings.warn(text, stacklevel=3)
 
 
-def _found(model: nnx.Module) -> Iterator[AttentionSite]:
+def _recognised(model: nnx.Module) -> Iterator[AttentionSite]:
     modules = dict(nnx.iter_modules(model, graph=True))
     for parts, layer in modules.items():
         inner = parts and isinstance(modules.get(parts[:-1]), AttentionModule)  # the formulation inside another one
@@ -178,7 +179,7 @@ def _found(model: nnx.Module) -> Iterator[AttentionSite]:
             kept = vars(layer).get(HEAD_IDS, ())
             if len(kept) == math.prod(site.shape):
                 site = dataclasses.replace(site, ids=kept)
-            if view is not _own:
+            if view is not _headjax_site:
                 check_arrays(layer, site)
                 check_projection(layer, site)
             if flat:
@@ -200,7 +201,7 @@ def _found(model: nnx.Module) -> Iterator[AttentionSite]:
 def _view_of(layer: nnx.Module) -> Callable[[Any], AttentionSite | None] | None:
     """Return the view of headjax's own modules, of a registered class, or of a known one; None where none is known."""
     if isinstance(layer, AttentionModule):
-        return _own
+        return _headjax_site
     for cls in type(layer).__mro__:
         if cls in _REGISTRY:
             return _REGISTRY[cls]
@@ -210,7 +211,7 @@ def _view_of(layer: nnx.Module) -> Callable[[Any], AttentionSite | None] | None:
     return None
 
 
-def _own(layer: Any) -> AttentionSite:
+def _headjax_site(layer: Any) -> AttentionSite:
     # Names of axes are those of the formulation: weights and low-rank matrices that a user sets need not name theirs.
     query, key = list[tuple[str, int]](), list[tuple[str, int]]()
     ours = flatten(declared(layer.kind.module(layer.width, layer.memory_width)))
@@ -218,9 +219,9 @@ def _own(layer: Any) -> AttentionSite:
     for name in weights:
         plain = name.replace("base_module.", "").replace(".", "/")
         axes = ours[plain].out_sharding if plain in ours else ()
-        for axis, held in (("heads", query), ("kv_heads", key)):
+        for axis, entries in (("heads", query), ("kv_heads", key)):
             if axis in axes:
-                held.append((name, axes.index(axis) - len(axes)))
+                entries.append((name, axes.index(axis) - len(axes)))
     kernel = next(name for name in weights if f".{name}".endswith(("output.kernel", "base_module.kernel")))
     heads, size, _ = weights[kernel].shape[-3:]
     kv_heads, output = len(set(layer.groups)), kernel[: kernel.index("output") + len("output")]
@@ -231,40 +232,50 @@ def _own(layer: Any) -> AttentionSite:
 
 
 class Projection(NamedTuple):
-    """Attribute of a layer that maps to heads or from heads."""
+    """Attribute of a layer that maps to heads or from heads.
+
+    Attributes:
+        name: Name of the attribute.
+        kernel: Path of its weight within the layer.
+        shape: Shape of the weight, without an axis of layers.
+        inputs: Whether it maps from heads.
+        axis: Axis of the heads, counted from the last one.
+        parts: Maps along an axis of their own: `[3, heads, width, head_dim]` is three.
+        letter: Letter of the heads in the einsum string.
+    """
 
     name: str
-    kernel: str  # path of its weight within the layer
-    shape: tuple[int, ...]  # of the weight, without an axis of layers
-    inputs: bool  # whether it maps from heads
-    axis: int  # of the heads, counted from the last
-    parts: int = 1  # maps along an axis of their own: [3, heads, width, head_dim] is three
-    letter: str = ""  # of the heads in the einsum string
+    kernel: str
+    shape: tuple[int, ...]
+    inputs: bool
+    axis: int
+    parts: int = 1
+    letter: str = ""
 
 
 def _by_projections(layer: nnx.Module) -> AttentionSite | None:
     """Return the site of a layer with a projection from heads and at least three to heads (queries, keys, values)."""
-    projections = [one for name, child in vars(layer).items() if (one := _projection(name, child)) is not None]
+    projections = list(filter(None, (_projection(name, child) for name, child in vars(layer).items())))
     outputs = [projection for projection in projections if projection.inputs]
     others = [projection for projection in projections if not projection.inputs]
     if len(outputs) != 1 or not others:
         return None
     output = outputs[0]
     heads, size = output.shape[output.axis], output.shape[output.axis + 1]
-    held, parts, kv_heads = {output.kernel: (output.axis, "q")}, 0, heads
+    head_axes, parts, kv_heads = {output.kernel: (output.axis, "q")}, 0, heads
     for projection in others:
         count = projection.shape[projection.axis]
         if len(others) == 1 and projection.parts == 1:  # queries, keys and values in one
             after, within = count > heads and (count - heads) % 2 == 0, projection.shape[-1] == 3 * size
             kv_heads = (count - heads) // 2 if after else heads
-            held[projection.kernel] = (projection.axis, "qkv" if after else "q")
+            head_axes[projection.kernel] = (projection.axis, "qkv" if after else "q")
             parts = 3 if after or within else 1
             continue
         same = count == heads and (not output.letter or projection.letter == output.letter)
-        held[projection.kernel] = (projection.axis, "q" if same else "k")
+        head_axes[projection.kernel] = (projection.axis, "q" if same else "k")
         kv_heads = kv_heads if same else count
         parts += projection.parts
-    return _with_rest(layer, (heads, kv_heads, size), output, held) if parts >= 3 else None
+    return _with_rest(layer, (heads, kv_heads, size), output, head_axes) if parts >= 3 else None
 
 
 def _projection(name: str, child: Any) -> Projection | None:
@@ -278,19 +289,21 @@ def _projection(name: str, child: Any) -> Projection | None:
     if read is not None:
         inputs, weight_axes, outputs = read.groups()
         shape = shape[-len(weight_axes) :]
-        gone = "".join(letter for letter in weight_axes if letter in inputs and letter not in outputs)
+        summed = "".join(letter for letter in weight_axes if letter in inputs and letter not in outputs)
         new = [letter for letter in weight_axes if letter in outputs and letter not in inputs]
-        if len(gone) == 2 and len(new) == 1 and weight_axes.startswith(gone):
-            return Projection(name, path, shape, True, -3, letter=gone[0])
-        if len(gone) == 1 and len(new) >= 2 and outputs[-2] in new and outputs[-1] in new:
+        if len(summed) == 2 and len(new) == 1 and weight_axes.startswith(summed):
+            return Projection(name, path, shape, True, -3, letter=summed[0])
+        if len(summed) == 1 and len(new) >= 2 and outputs[-2] in new and outputs[-1] in new:
             sizes = dict(zip(weight_axes, shape, strict=False))
             parts = math.prod(sizes.get(letter, 1) for letter in new if letter not in outputs[-2:])
             return Projection(
                 name, path, shape, False, weight_axes.index(outputs[-2]) - len(weight_axes), parts, outputs[-2]
             )
         return None
-    held = vars(child)
-    ins, outs = (next((held[one] for one in names if one in held), None) for names in zip(*ENDS, strict=True))
+    attributes = vars(child)
+    ins, outs = (
+        next((attributes[name] for name in names if name in attributes), None) for names in zip(*ENDS, strict=True)
+    )
     if not (isinstance(ins, tuple) and isinstance(outs, tuple)):
         return None
     shape = shape[-len(ins) - len(outs) :]
@@ -310,8 +323,8 @@ def _weight(child: Any) -> str | None:
     return next((name for name in KERNELS if isinstance(vars(child).get(name), nnx.Variable)), None)
 
 
-def _said(layer: Any, name: str) -> int | None:
-    """Return the number that an attribute or a property says; None without one, or where it cannot be computed."""
+def _number(layer: Any, name: str) -> int | None:
+    """Return the positive integer in an attribute or a property; None without one, or where it raises an error."""
     try:
         value = getattr(layer, name, None)
     except Exception:
@@ -321,11 +334,16 @@ def _said(layer: Any, name: str) -> int | None:
 
 def _by_names(layer: nnx.Module) -> AttentionSite | None:
     """Return the site of a layer with flat kernels under usual names, and the number of its heads beside them."""
-    by_kinds = {kinds: one for kinds, names in FLAT.items() if (one := _flat(layer, kinds, names)) is not None}
+    by_kinds = dict[str, Projection]()
+    for kinds, name in ((kinds, name) for kinds, names in FLAT.items() for name in names):
+        child, axis = vars(layer).get(name), -2 if kinds == "o" else -1
+        weight = _weight(child)
+        if kinds not in by_kinds and weight is not None and isinstance(getattr(child, "in_features", 0), int):
+            shape = at_path(child, weight)[...].shape[-2:]
+            by_kinds[kinds] = Projection(name, f"{name}.{weight}", shape, kinds == "o", axis)
     form = next((form for form in FORMS if {*form, "o"} <= by_kinds.keys()), None)
     holders = [layer, *(vars(layer)[name] for name in CONFIGS if name in vars(layer))]
-    said = (_said(holder, name) for holder in holders for name in HEADS)
-    heads = next((value for value in said if value), None)
+    heads = next(filter(None, (_number(holder, name) for holder in holders for name in HEADS)), None)
     if form is None or heads is None:
         return None
     rows, columns = by_kinds["o"].shape[0], sum(by_kinds[kinds].shape[-1] for kinds in form)
@@ -333,38 +351,29 @@ def _by_names(layer: nnx.Module) -> AttentionSite | None:
     kv_heads = (columns // max(size, 1) - heads) // 2
     if rows % heads or kv_heads < 1 or columns != (heads + 2 * kv_heads) * size:
         raise HeadjaxError(f"{heads} heads do not divide its kernels of {rows} rows and {columns} columns")
-    held = {by_kinds["o"].kernel: (-2, "q")} | {by_kinds[kinds].kernel: (-1, kinds) for kinds in form}
-    return _with_rest(layer, (heads, kv_heads, size), by_kinds["o"], held)
+    head_axes = {by_kinds["o"].kernel: (-2, "q")} | {by_kinds[kinds].kernel: (-1, kinds) for kinds in form}
+    return _with_rest(layer, (heads, kv_heads, size), by_kinds["o"], head_axes)
 
 
-def _flat(layer: nnx.Module, kinds: str, names: Sequence[str]) -> Projection | None:
-    """Return the projection with a flat kernel under one of these names, None without one."""
-    for name in names:
-        child = vars(layer).get(name)
-        weight = _weight(child)
-        if weight is not None and isinstance(getattr(child, "in_features", 0), int):
-            shape = at_path(child, weight)[...].shape[-2:]
-            return Projection(name, f"{name}.{weight}", shape, kinds == "o", -2 if kinds == "o" else -1)
-    return None
-
-
-def _with_rest(layer: nnx.Module, numbers: tuple[int, int, int], output: Projection, held: Held) -> AttentionSite:
+def _with_rest(
+    layer: nnx.Module, numbers: tuple[int, int, int], output: Projection, head_axes: HeadAxes
+) -> AttentionSite:
     """Return the site with the biases of its projections, biases of the layer itself and a cache in its attributes."""
-    site, weights = _site(numbers, output, held), {path.rpartition(".")[0]: path for path in held}
-    rest: Held = {one: is_bias for path, is_bias in held.items() for one in _low_rank(layer, path, is_bias[0])}
+    site, weights = _site(numbers, output, head_axes), {path.rpartition(".")[0]: path for path in head_axes}
+    others = {factor: along for path, along in head_axes.items() for factor in _low_rank(layer, path, along[0])}
     for path, variable in parameters(layer):
         holder, _, name = path.rpartition(".")
         is_bias = holder == "" and re.fullmatch("(q|k|v|query|key|value)_?bias", name) is not None
         if holder == "" and name in ("cached_key", "cached_value"):
-            rest[path] = (-2, "k")
-        elif path not in held and holder.partition(".")[0] != output.name and (is_bias or holder in weights):
-            axis, kinds = (-1, name[0]) if is_bias else held[weights[holder]]
+            others[path] = (-2, "k")
+        elif path not in head_axes and holder.partition(".")[0] != output.name and (is_bias or holder in weights):
+            axis, kinds = (-1, name[0]) if is_bias else head_axes[weights[holder]]
             last = site.head_dim if axis == -1 else at_path(layer, weights[holder])[...].shape[-1]
             number, shape = site.count(kinds), variable[...].shape
             ends = ((-2, (number, last)), (-1, (number * site.head_dim,)))
             place = next((axis for axis, end in ends if shape[axis:] == end), None)
-            rest |= {} if place is None else {path: (place, kinds)}
-    return _site(numbers, output, held | rest)
+            others |= {} if place is None else {path: (place, kinds)}
+    return _site(numbers, output, head_axes | others)
 
 
 def _low_rank(layer: nnx.Module, weight: str, axis: int) -> Iterator[str]:
@@ -375,15 +384,15 @@ def _low_rank(layer: nnx.Module, weight: str, axis: int) -> Iterator[str]:
             yield ".".join(map(str, (projection, *parts, factor)))
 
 
-def _site(numbers: tuple[int, int, int], output: Projection, held: Held) -> AttentionSite:
+def _site(numbers: tuple[int, int, int], output: Projection, head_axes: HeadAxes) -> AttentionSite:
     sizes: dict[str, Any] = dict(zip(("heads", "kv_heads", "head_dim"), numbers, strict=True))
     return AttentionSite(
         **sizes,
         output=output.name,
         kernel=output.kernel,
-        query=tuple((path, axis) for path, (axis, kinds) in held.items() if kinds == "q"),
-        key=tuple((path, axis) for path, (axis, kinds) in held.items() if kinds in ("k", "v")),
-        fused=tuple((path, along) for path, along in held.items() if len(along[1]) > 1),
+        query=tuple((path, axis) for path, (axis, kinds) in head_axes.items() if kinds == "q"),
+        key=tuple((path, axis) for path, (axis, kinds) in head_axes.items() if kinds in ("k", "v")),
+        fused=tuple((path, along) for path, along in head_axes.items() if len(along[1]) > 1),
     )
 
 
@@ -391,6 +400,6 @@ def _check_attributes(layer: nnx.Module, site: AttentionSite) -> None:
     """Raise `HeadjaxError` where an attribute or a property says another number of heads than the arrays."""
     for names, number, what in ((HEADS, site.heads, "heads"), (KV_HEADS, site.kv_heads, "KV heads")):
         for name in names:
-            said = _said(layer, name)
-            if said not in (None, number):
-                raise HeadjaxError(f"its {name} says {said}, and its arrays hold {number} {what}")
+            attribute = _number(layer, name)
+            if attribute not in (None, number):
+                raise HeadjaxError(f"its {name} says {attribute}, and its arrays hold {number} {what}")

@@ -133,6 +133,6 @@ def tied_heads(config: ModelConfig, head: HeadId) -> tuple[HeadId, ...]:
 
 def require_stack(config: ModelConfig, stack: str, where: str = "head stack") -> None:
     """Raise `HeadjaxError` unless the model has this head stack."""
-    known = config.attentions()
-    if stack not in known:
-        raise HeadjaxError(f"{where}: the model has no head stack {stack!r}; it has {', '.join(known)}")
+    stacks = config.attentions()
+    if stack not in stacks:
+        raise HeadjaxError(f"{where}: the model has no head stack {stack!r}; it has {', '.join(stacks)}")

@@ -174,8 +174,8 @@ def relaxed_top_k(r: jax.Array, count: int, temperature: jax.Array | float) -> j
         p = jax.nn.softmax(r / temperature)
         return r + jnp.log(jnp.maximum(1.0 - p, smallest)), p
 
-    _, taken = jax.lax.scan(take, r, None, length=count)
-    return taken.sum(axis=0)
+    _, samples = jax.lax.scan(take, r, None, length=count)
+    return samples.sum(axis=0)
 
 
 def learn_gates(
@@ -228,8 +228,8 @@ def learn_gates(
     for step, batch in zip(range(steps), arrays, strict=False):
         fraction = jnp.float32(step / max(steps - 1, 1))
         drawn = jax.random.fold_in(key, step)
-        given = params, batch, logits, optimizer, drawn, fraction, learning_rate
-        logits, optimizer, value = _step(program, distribution, *given)
+        arguments = params, batch, logits, optimizer, drawn, fraction, learning_rate
+        logits, optimizer, value = _step(program, distribution, *arguments)
         losses_so_far.add(value)
         if progress is not None:
             progress(len(losses_so_far.fetched), losses_so_far.latest())

@@ -23,21 +23,21 @@ from headjax.mesh.mesh import take
 
 
 def compare_examples(program: Program, state: Any, batch: Any) -> bool:
-    """Raise `HeadjaxError` unless a user's loss is one of its examples; return whether the batch has several to tell.
+    """Raise `HeadjaxError` unless an example's loss is independent of the others; return whether the batch has several.
 
-    Losses of examples, [batch], must stay as they are with others in the place of every second one; one number must be
-    the mean or the sum of those of the examples alone.
+    Losses of examples, [batch], must stay the same when every second example is replaced; one number must be the mean
+    or the sum of the losses of the examples alone.
     """
-    known = isinstance(program.loss, OwnLoss) and program.read is not arrays_of  # that of a model of headjax
-    losses = {} if known else {"loss": program}
+    of_headjax = isinstance(program.loss, OwnLoss) and program.read is not arrays_of
+    programs = {} if of_headjax else {"loss": program}
     for name, metric in program.metrics:
-        one = dataclasses.replace(program, loss=metric, metrics=())
-        losses |= {} if one.calls(state, batch).per_example else {name: one}
-    return all(_compared(name, one, state, batch) for name, one in losses.items())
+        of_metric = dataclasses.replace(program, loss=metric, metrics=())
+        programs |= {} if of_metric.calls(state, batch).per_example else {name: of_metric}
+    return all(_compared(name, each, state, batch) for name, each in programs.items())
 
 
 def _compared(name: str, program: Program, state: Any, batch: Any) -> bool:
-    """Raise `HeadjaxError` unless one loss is one of its examples; return whether there are several."""
+    """Do `compare_examples` for one loss."""
     gates = ones(program.sites)
     traced, shapes = jax.make_jaxpr(program.value, return_shape=True)(state, gates, batch)
     by_example = shapes.total.ndim == 1
@@ -49,11 +49,11 @@ def _compared(name: str, program: Program, state: Any, batch: Any) -> bool:
     with jax.default_matmul_precision("highest"):
         numbers = (_beside_others if by_example else _alone)(program, state, gates, batch, count)
     share = min(0.03, 64 * float(jnp.finfo(coarsest(traced.jaxpr)).eps) * (1.0 if by_example else count**0.5))
-    differs = np.abs(numbers.apart - numbers.whole) > share * numbers.scale  # False where a number is not finite
+    differs = np.abs(numbers.expected - numbers.batch) > share * numbers.scale  # False where a number is not finite
     if differs.any():
         at = np.unravel_index(differs.argmax(), differs.shape)
         raise HeadjaxError(
-            f"{name}: {numbers.whole[at]:.4g} in a batch is {numbers.apart[at]:.4g} {numbers.how}, so it is no sum "
+            f"{name}: {numbers.batch[at]:.4g} in a batch is {numbers.expected[at]:.4g} {numbers.how}, so it is no sum "
             "over examples (in-batch negatives, batch statistics, a balance term, an array of the batch without an "
             "axis of examples); return the loss of every example, [batch], by itself, or make the batch one example by "
             "an axis of length 1 in front of its arrays"
@@ -61,36 +61,38 @@ def _compared(name: str, program: Program, state: Any, batch: Any) -> bool:
     return True
 
 
-class _Apart(NamedTuple):
-    """Numbers of a whole batch, and what they would be if its examples did not depend on each other."""
+class _Comparison(NamedTuple):
+    """Losses of a batch, and what they would be if its examples did not depend on each other."""
 
-    whole: np.ndarray
-    apart: np.ndarray
+    batch: np.ndarray
+    expected: np.ndarray
     scale: Any
     how: str
 
 
-def _beside_others(program: Program, state: Any, gates: Gates, batch: Any, count: int) -> _Apart:
+def _beside_others(program: Program, state: Any, gates: Gates, batch: Any, count: int) -> _Comparison:
     """Compare the losses of examples, and their numbers of targets, in batches of one shape: rounding is the same."""
     places = np.arange(count)
     even, odd = places // 2 * 2, np.minimum(places // 2 * 2 + 1, count - 1)
-    batches = (jax.tree.map(functools.partial(_picked, pick), batch) for pick in (places, even, odd))
-    whole, *halves = (np.stack(fetch(_value(program, state, gates, one))) for one in batches)  # [2, batch]
-    apart = np.select([(even == places)[None], (odd == places)[None]], halves)
-    return _Apart(whole, apart, np.abs(whole).max(axis=-1, keepdims=True), "beside other examples")
+
+    def losses(examples: np.ndarray) -> np.ndarray:
+        def pick(array: jax.Array) -> jax.Array:
+            return take(array, examples, 0, "batches") if array.ndim and array.shape[0] == count else array
+
+        return np.stack(fetch(_value(program, state, gates, jax.tree.map(pick, batch))))  # [2, batch]
+
+    of_batch = losses(places)
+    expected = np.select([(even == places)[None], (odd == places)[None]], [losses(even), losses(odd)])
+    return _Comparison(of_batch, expected, np.abs(of_batch).max(axis=-1, keepdims=True), "beside other examples")
 
 
-def _alone(program: Program, state: Any, gates: Gates, batch: Any, count: int) -> _Apart:
+def _alone(program: Program, state: Any, gates: Gates, batch: Any, count: int) -> _Comparison:
     """Compare the loss of a batch with the mean, or the sum, of those of batches of one example."""
-    whole = np.asarray(fetch(_value(program, state, gates, batch)).total)[None]
+    of_batch = np.asarray(fetch(_value(program, state, gates, batch)).total)[None]
     alone = fetch(_losses(program, state, gates, batch)).total
     mean = alone.mean(dtype=np.float64)
-    factor = 1 if abs(mean - whole[0]) <= abs(count * mean - whole[0]) else count
-    return _Apart(whole, np.array([factor * mean]), factor * np.abs(alone).max(), "for its examples alone")
-
-
-def _picked(examples: np.ndarray, array: jax.Array) -> jax.Array:
-    return take(array, examples, 0, "batches") if array.ndim and array.shape[0] == len(examples) else array
+    factor = 1 if abs(mean - of_batch[0]) <= abs(count * mean - of_batch[0]) else count
+    return _Comparison(of_batch, np.array([factor * mean]), factor * np.abs(alone).max(), "for its examples alone")
 
 
 @compiled()
@@ -113,31 +115,32 @@ def checked(program: Program, state: Any, batches: Iterable[Any], strict: bool) 
     The first one with several examples shows whether the loss is one of its examples.
     """
     compared = False
-    way = REGISTER if isinstance(program, ModuleProgram) else "give its W_O among the sites"
+    advice = REGISTER if isinstance(program, ModuleProgram) else "give its W_O among the sites"
     for number, batch in enumerate(map(program.read, batches)):
         if number == 0:
-            report_unrecognised(unrecognised(program, state, batch), strict, way)
+            report_unrecognised(unrecognised(program, state, batch), strict, advice)
         compared = compared or compare_examples(program, state, batch)
         yield batch
 
 
 def unrecognised(program: Program, state: Any, batch: Any) -> dict[str, str]:
     """Return the attention layers of a loss that are no sites, by path, with their classes."""
-    places = _without_gates(_total, program, state, batch)
+    places = _without_gates(lambda program, *args: program.value(*args).total, program, state, batch)
     if not isinstance(program, ModuleProgram):
         return {"/".join(name for name in place if "->" not in name) or "the function": "" for place in places}
     model = nnx.merge(program.graph, state)
     paths = set(not_recognised(model, program.sites))
-    if places:
-        named = _without_gates(_scoped_total, program, state, batch)
-        called = ([name for name in place if name.startswith(SCOPE)] for place in named)
-        paths |= {_with_parameters(model, within[-1].removeprefix(SCOPE) if within else ROOT) for within in called}
+    for place in _without_gates(_scoped_total, program, state, batch) if places else ():
+        path = next((name.removeprefix(SCOPE) for name in reversed(place) if name.startswith(SCOPE)), ROOT)
+        while path != ROOT and next(parameters(at_path(model, path)), None) is None:  # out to a module with parameters
+            path = path.rpartition(".")[0] or ROOT
+        paths.add(path)
+
+    def order(path: str) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in path.split(".")]
+
     inner = [path for path in paths if not any(is_within(other, path) for other in paths)]
-    return {path: type(at_path(model, path)).__qualname__ for path in sorted(inner, key=_in_order)}
-
-
-def _in_order(path: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in path.split(".")]
+    return {path: type(at_path(model, path)).__qualname__ for path in sorted(inner, key=order)}
 
 
 def parameters_of(model: nnx.Module, paths: Iterable[str], besides: Iterable[str]) -> int:
@@ -146,12 +149,8 @@ def parameters_of(model: nnx.Module, paths: Iterable[str], besides: Iterable[str
         {id(variable): variable for path in some for _, variable in parameters(at_path(model, path))}
         for some in (paths, besides)
     )
-    held = (variable for key, variable in inside.items() if key not in others and isinstance(variable, nnx.Param))
-    return sum(variable[...].size for variable in held)
-
-
-def _total(program: Program, state: Any, gates: Gates, batch: Any) -> jax.Array:
-    return program.value(state, gates, batch).total
+    params = (variable for key, variable in inside.items() if key not in others and isinstance(variable, nnx.Param))
+    return sum(variable[...].size for variable in params)
 
 
 def _scoped_total(program: ModuleProgram, state: Any, gates: Gates, batch: Any) -> jax.Array:
@@ -174,13 +173,6 @@ def _scoped_class(cls: Any) -> Any:
             return cls.__call__(self, *args, **kwargs)
 
     return subclass(cls, {"__call__": scoped})
-
-
-def _with_parameters(model: nnx.Module, path: str) -> str:
-    """Return the path of the innermost module with parameters around a path."""
-    while path != ROOT and next(parameters(at_path(model, path)), None) is None:
-        path = path.rpartition(".")[0] or ROOT
-    return path
 
 
 Scopes = tuple[str, ...]
@@ -254,8 +246,8 @@ class _TraceWalk:
             count = len(operands) - first - constants
             return self._looped(params["body_jaxpr"], constants, count, operands[first:], calls, place)
         if name == "cond":
-            ways = [self.run(branch.jaxpr, operands[1:], calls, place) for branch in params["branches"]]
-            return [_joined(facts) for facts in zip(*ways, strict=True)]
+            branches = [self.run(branch.jaxpr, operands[1:], calls, place) for branch in params["branches"]]
+            return [_joined(facts) for facts in zip(*branches, strict=True)]
         inner = next((params[key] for key in BODIES if key in params), None)
         inner = getattr(inner, "jaxpr", inner)
         if name != "pallas_call" and inner is not None and len(inner.invars) == len(operands):
@@ -265,14 +257,11 @@ class _TraceWalk:
     def _looped(
         self, body: Any, constants: int, carried: int, operands: list[_Fact], calls: tuple[int, ...], place: Scopes
     ) -> list[_Fact]:
-        """Return the facts of a loop's outputs, once what is carried from turn to turn says nothing new."""
-        before, carry, rest = (
-            operands[:constants],
-            operands[constants : constants + carried],
-            operands[constants + carried :],
-        )
+        """Return the facts of a loop's outputs: the body runs until the facts of its carry stay the same."""
+        end = constants + carried
+        carry = operands[constants:end]
         while True:
-            facts = self.run(body.jaxpr, [*before, *carry, *rest], calls, place)
+            facts = self.run(body.jaxpr, [*operands[:constants], *carry, *operands[end:]], calls, place)
             after = [_joined(pair) for pair in zip(carry, facts[:carried], strict=True)]
             if after == carry:
                 return facts
@@ -281,7 +270,7 @@ class _TraceWalk:
     def _fact(self, name: str, operands: list[_Fact], calls: tuple[int, ...], place: Scopes) -> _Fact:
         """Return the properties of the result of an operation without a trace of its own."""
         fact = _joined(operands)
-        if any(one.gated for one in operands):
+        if any(operand.gated for operand in operands):
             self.met |= fact.contexts
         if fact.batch and re.search("attention|splash|flash", name):  # a kernel
             self.places[calls] = place
@@ -290,7 +279,7 @@ class _TraceWalk:
             return fact._replace(weights=fact.weights or fact.logits)
         if not name.startswith(("dot_general ", "conv_general_dilated ")):
             return fact
-        if not all(one.batch for one in operands):
+        if not all(operand.batch for operand in operands):
             return fact._replace(logits=False, weights=False)  # a projection
         if not fact.weights:
             return _Fact(batch=True, logits=True)

@@ -281,7 +281,13 @@ class _Layer(NamedTuple):
             groups[group] = (*groups.get(group, ()), position)
         output = weight.reshape(len(each.heads), -1, weight.shape[1])
         removals = layer_removals(centred(fitted + evaluated, each.biased)[0], output, list(groups.values()))
-        return cls(each.places, each.heads, removals, _changes(removals.order, output, *centred(fitted, each.biased)))
+        (moments, mean), flat_weight, changes = centred(fitted, each.biased), output.reshape(weight.shape), []
+        inverse = damped_inverse(moments)
+        for count in _measured_counts(len(removals.order)):
+            rows = rows_of(flat(removals.order[:count]), output.shape[1])
+            changes.append(without_features(inverse, flat_weight, rows)[1] - flat_weight)
+        weights = np.stack(changes)  # [numbers, n, width]
+        return cls(each.places, each.heads, removals, Change(weights.astype(np.float32), -mean @ weights))
 
     def curve(self, effects: np.ndarray) -> np.ndarray:
         """Return the effect of 0, 1, ... removals, set between the measured ones by error."""
@@ -294,30 +300,19 @@ def _measured_counts(removals: int) -> list[int]:
     return sorted({max(round(removals * point / POINTS), 1) for point in range(1, POINTS + 1)})
 
 
-def _changes(order: Sequence[Positions], output: np.ndarray, moments: np.ndarray, mean: np.ndarray) -> Change:
-    """Return the changes of a map after the measured numbers of removals, `[numbers, n, width]`."""
-    flat, changes = output.reshape(-1, output.shape[2]), []
-    inverse = damped_inverse(moments)
-    for count in _measured_counts(len(order)):
-        gone = tuple(head for group in order[:count] for head in group)
-        changes.append(without_features(inverse, flat, rows_of(gone, output.shape[1]))[1] - flat)
-    weights = np.stack(changes)
-    return Change(weights.astype(np.float32), -mean @ weights)
-
-
 def _merged(layers: Sequence[_Layer], curves: Sequence[np.ndarray]) -> Order:
-    """Return the heads of all layers, next always that of the layer whose effect rises least per head."""
-    done, order = [0] * len(layers), list[HeadId]()
-    gone = [np.cumsum([0, *map(len, layer.removals.order)]) for layer in layers]
+    """Return the heads of all layers; each step takes them from the layer whose effect rises least per head."""
+    steps, order = [0] * len(layers), list[HeadId]()
+    removed = [np.cumsum([0, *map(len, layer.removals.order)]) for layer in layers]
 
     def slope(i: int) -> float:
-        ahead = curves[i][done[i] + 1 :] - curves[i][done[i]]
-        heads = gone[i][done[i] + 1 :] - gone[i][done[i]]
+        ahead = curves[i][steps[i] + 1 :] - curves[i][steps[i]]
+        heads = removed[i][steps[i] + 1 :] - removed[i][steps[i]]
         return float((ahead / heads).min()) if len(ahead) else float("inf")
 
     for _ in range(sum(len(layer.removals.order) for layer in layers)):
         i = min(range(len(layers)), key=slope)
-        heads = [layers[i].heads[position].head for position in layers[i].removals.order[done[i]]]
-        done[i] += 1
+        heads = [layers[i].heads[position].head for position in layers[i].removals.order[steps[i]]]
+        steps[i] += 1
         order.extend(HeadId(*place, head) for place in layers[i].places for head in heads)
     return tuple(order)

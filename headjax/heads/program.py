@@ -102,7 +102,7 @@ class Program(abc.ABC):
         """Return the loss of every example, `[batch]`: a loss of one number is taken on batches of one example."""
         if self.calls(state, batch).per_example:
             return self.value(state, gates, batch)
-        return each_example(lambda one: jax.tree.map(jnp.sum, self.value(state, gates, one)), batch)
+        return each_example(lambda example: jax.tree.map(jnp.sum, self.value(state, gates, example)), batch)
 
 
 class Calls(NamedTuple):
@@ -275,10 +275,10 @@ def each_example(function: Callable[[Any], Any], batch: Any) -> Any:
             "of the examples, [batch], or let the loss hold what they share"
         )
 
-    def one(example: Any) -> Any:
-        return function(jax.tree.map(lambda array, whole: array[None] if whole.ndim else array, example, batch))
+    def of_example(example: Any) -> Any:
+        return function(jax.tree.map(lambda array, stack: array[None] if stack.ndim else array, example, batch))
 
-    return jax.vmap(one, in_axes=(jax.tree.map(lambda array: 0 if array.ndim else None, batch),))(batch)
+    return jax.vmap(of_example, in_axes=(jax.tree.map(lambda array: 0 if array.ndim else None, batch),))(batch)
 
 
 def compiled(*static: str) -> Callable[[Callable[..., Any]], Any]:

@@ -101,39 +101,44 @@ def part_of(model: Any, order: Iterable[HeadId | str], share: float) -> Order:
     """
     sites, any_numbers = find_sites(model), regroups(model)
     rank = {head: place for place, head in enumerate(dict.fromkeys(require_heads(sites, order)))}
-    count, gone, left = count_of_share(share, len(find_heads(sites))), Order(), Steps()
-    for whole in (True,) if any_numbers else (True, False):
-        steps = group_removals(sites, rank) if any_numbers else _equal_removals(model, sites, rank, gone, whole)
-        more, others = fitting(steps, count - len(gone))
-        gone, left = gone + more, left + others
+    count, removed, refused = count_of_share(share, len(find_heads(sites))), Order(), Steps()
+    for whole_groups in (True,) if any_numbers else (True, False):
+        if any_numbers:
+            steps = group_removals(sites, rank)
+        else:
+            steps = _equal_removals(model, sites, rank, removed, whole_groups)
+        fitted, others = fitting(steps, count - len(removed))
+        removed, refused = removed + fitted, refused + others
     none = "the order names no others" if any_numbers else "every layer keeps one of its heads"
-    say_fewer(len(gone), count, left, none)
-    return gone
+    say_fewer(len(removed), count, refused, none)
+    return removed
 
 
-def _equal_removals(model: Any, sites: Sites, rank: Mapping[HeadId, int], gone: Order, whole: bool) -> list[Order]:
-    """Return what layers can lose, the least first: whole groups, or one head of every group that is left."""
-    steps = [step for site in sites for step in _site_removals(_groups(model, site), rank, gone, whole)]
+def _equal_removals(
+    model: Any, sites: Sites, rank: Mapping[HeadId, int], removed: Order, whole_groups: bool
+) -> list[Order]:
+    """Return the sets of heads that layers can lose, the lowest mean rank first; see `_site_removals`."""
+    steps = list[Order]()
+    for site in sites:
+        number = site.heads if site.kv_heads == 1 or _cuts_itself(model, site) else site.kv_heads
+        ids, size = site.head_ids(), site.heads // number
+        groups = [ids[start : start + size] for start in range(0, len(ids), size)]
+        layers = [groups[start : start + number] for start in range(0, len(groups), number)]
+        steps += _site_removals(layers, rank, removed, whole_groups)
     return sorted(steps, key=lambda step: fmean(rank[head] for head in step))
 
 
-def _groups(model: nnx.Module, site: AttentionSite) -> list[list[Order]]:
-    """Return the heads of a site that its code can lose together, layer by layer."""
-    number = site.heads if site.kv_heads == 1 or _cuts_itself(model, site) else site.kv_heads
-    ids, size = site.head_ids(), site.heads // number
-    groups = [ids[start : start + size] for start in range(0, len(ids), size)]
-    return [groups[start : start + number] for start in range(0, len(groups), number)]
-
-
-def _site_removals(layers: list[list[Order]], rank: Mapping[HeadId, int], gone: Order, whole: bool) -> Iterator[Order]:
-    """Yield what a site can lose, one after another: a group of every layer, or a head of every group that is left."""
-    if whole:
+def _site_removals(
+    layers: list[list[Order]], rank: Mapping[HeadId, int], removed: Order, whole_groups: bool
+) -> Iterator[Order]:
+    """Yield sets of heads that a site can lose: a group of every layer, or a head of every group that still exists."""
+    if whole_groups:
         named = [[group for group in layer if rank.keys() >= set(group)] for layer in layers]
         rows = [sorted(groups, key=lambda group: sum(map(rank.__getitem__, group))) for groups in named]
     else:
-        left = [group for layer in layers for group in layer if group[0] not in gone]
-        rows = [[(head,) for head in sorted(rank.keys() & set(group), key=rank.__getitem__)] for group in left]
-    number = len(layers[0] if whole else layers[0][0]) - 1
+        present = [group for layer in layers for group in layer if group[0] not in removed]
+        rows = [[(head,) for head in sorted(rank.keys() & set(group), key=rank.__getitem__)] for group in present]
+    number = len(layers[0] if whole_groups else layers[0][0]) - 1
     for step in itertools.islice(zip(*rows, strict=False), number):
         yield flat(step)
 
@@ -185,24 +190,24 @@ def _prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Modul
                 return kept
             put_at(pruned, site.path, kept)
         else:
-            whole = at_path(model, site.path)
+            original = at_path(model, site.path)
             resize_layer(layer, site, plan.numbers)
             kept_heads = zip(site.head_ids(), plan.query.ravel(), strict=True)
             setattr(layer, HEAD_IDS, tuple(head.head for head, stays in kept_heads if stays))
-            _check_scales(whole, layer, site)
-            check_pruned(whole, layer, site, zip(plan.query, plan.key, strict=True))
+            _check_scales(original, layer, site)
+            check_pruned(original, layer, site, zip(plan.query, plan.key, strict=True))
     _resize_rest(pruned, sites, plans)
-    find_sites(pruned)  # the checks of what is left
+    find_sites(pruned)  # which checks the arrays of every layer
     return pruned
 
 
 def _cuts_itself(model: nnx.Module, site: AttentionSite) -> bool:
-    """Return whether a layer can keep any of its heads, as one of headjax can that lies along no axis of layers."""
+    """Return whether a layer has `keep_heads` (headjax's have), which works without an axis of layers."""
     return site.layers is None and hasattr(at_path(model, site.path), "keep_heads")
 
 
 class _Plan(NamedTuple):
-    """The kept entries of a site; one layer where the site has no axis of layers."""
+    """The heads that a site keeps, in every layer along its axis of layers, or in its only one."""
 
     query: np.ndarray  # [layers, heads] bool
     key: np.ndarray  # [layers, kv_heads] bool
@@ -210,7 +215,7 @@ class _Plan(NamedTuple):
 
 
 def _plan(model: nnx.Module, site: AttentionSite, kept: np.ndarray) -> _Plan:
-    """Return the kept entries of a site, and refuse those that its code cannot hold."""
+    """Return the heads that a site keeps; raise `HeadjaxError` where its code cannot hold them."""
     layers = kept.reshape(-1, site.heads)
     names = [str(head).rpartition("/")[0] for head in site.head_ids()[:: site.heads]]
     for name, row in zip(names, layers, strict=True):
@@ -228,9 +233,9 @@ def _plan(model: nnx.Module, site: AttentionSite, kept: np.ndarray) -> _Plan:
             )
     shapes = {(int(row.sum()), int((row > 0).sum())) for row in groups}
     if len(shapes) > 1:
-        left = ", ".join(str(int(row.sum())) for row in groups)
+        numbers = ", ".join(str(int(row.sum())) for row in groups)
         raise HeadjaxError(
-            f"{site.path}: its layers would keep {left} heads, and lie in one array; remove as many of each, or "
+            f"{site.path}: its layers would keep {numbers} heads, and lie in one array; remove as many of each, or "
             f"{USE_SHARE}"
         )
     return _Plan(layers, groups > 0, Numbers(*shapes.pop(), site.head_dim))
@@ -284,18 +289,18 @@ def _remove(cut: _Cut) -> None:
     old, site = cut.variable[...], cut.site
     layers = [old] if site.layers is None else old
     pairs, name = zip(layers, cut.kept, strict=True), f"{site.path}, heads"
-    taken = [take(array, np.asarray(index), cut.axis, name) for array, index in pairs]
-    new = taken[0] if site.layers is None else jnp.stack(taken)
+    kept = [take(array, np.asarray(index), cut.axis, name) for array, index in pairs]
+    new = kept[0] if site.layers is None else jnp.stack(kept)
     cut.variable.set_value(new)
     front = 0 if site.layers is None else 1
     for holder in {id(holder): holder for holder in cut.holders}.values():
         resize_projection(holder, old.shape[front:], new.shape[front:])
 
 
-def _check_scales(whole: nnx.Module, layer: nnx.Module, site: AttentionSite) -> None:
+def _check_scales(original: nnx.Module, pruned: nnx.Module, site: AttentionSite) -> None:
     """Raise `HeadjaxError` where a property that is a fraction differs between a layer and the pruned one."""
-    scales = _float_properties(whole)
-    for name, value in _float_properties(layer).items():
+    scales = _float_properties(original)
+    for name, value in _float_properties(pruned).items():
         if value != scales.get(name, value):
             raise HeadjaxError(
                 f"{site.path}: its {name} changes with the number of heads, from {scales[name]} to {value}"
@@ -303,11 +308,11 @@ def _check_scales(whole: nnx.Module, layer: nnx.Module, site: AttentionSite) -> 
 
 
 def _require_known(layer: nnx.Module, site: AttentionSite) -> None:
-    """Raise `HeadjaxError` for a parameter that may hold heads, and of which the site does not say so."""
-    known = {path for path, _, _ in site.held()}
+    """Raise `HeadjaxError` for a parameter that may hold heads and that the site does not name."""
+    named = {path for path, _, _ in site.held()}
     for path, variable in parameters(layer):
         beside = not isinstance(at_path(layer, path.rpartition(".")[0]), nnx.LoRA)
-        if isinstance(variable, nnx.LoRAParam) and path not in known and beside:
+        if isinstance(variable, nnx.LoRAParam) and path not in named and beside:
             raise HeadjaxError(f"{site.path}: {path}: a low-rank matrix that is no nnx.LoRA, whose heads are not known")
     width = at_path(layer, site.kernel)[...].shape[-1]
     if site.heads in (1, site.head_dim, width, site.layers):
@@ -315,7 +320,7 @@ def _require_known(layer: nnx.Module, site: AttentionSite) -> None:
     arrays: list[tuple[str, Any]] = [(path, variable[...]) for path, variable in parameters(layer)]
     arrays += [(name, array) for name, array in vars(layer).items() if isinstance(array, jax.Array | np.ndarray)]
     for path, array in arrays:
-        if path not in known and site.heads in array.shape:
+        if path not in named and site.heads in array.shape:
             raise HeadjaxError(
                 f"{site.path}: {path} has shape {list(array.shape)} and may hold its {site.heads} heads; say "
                 f"where they lie: headjax.register_attention({type(layer).__qualname__}, view)"

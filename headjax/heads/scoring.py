@@ -124,7 +124,11 @@ def score_heads(
     named, at = _statistics(program, statistics), filled(program.sites, gates)
 
     def check(number: int, fetched: _Sums) -> None:
-        _require_finite(program.sites, fetched.heads, number)
+        for name, arrays in fetched.heads.items():
+            if not all(np.isfinite(array).all() for array in arrays.values()):
+                by_head = to_values(program.sites, arrays)
+                head = next(head for head, value in by_head.items() if not math.isfinite(value))
+                raise HeadjaxError(f"score: {name} of head {head} is {by_head[head]} in batch {number}, counted from 0")
         if progress is not None:
             progress(number + 1, {})
 
@@ -149,22 +153,13 @@ def _statistics(program: Program, names: Sequence[str] | None) -> tuple[str, ...
     return tuple(names)
 
 
-def _require_finite(sites: Sites, heads: Mapping[str, Gates], batch: int) -> None:
-    """Raise a `HeadjaxError` that names the head if the sum of a score over a batch is not finite."""
-    for name, arrays in heads.items():
-        if not all(np.isfinite(array).all() for array in arrays.values()):
-            values = to_values(sites, arrays)
-            head = next(head for head, value in values.items() if not math.isfinite(value))
-            raise HeadjaxError(f"score: {name} of head {head} is {values[head]} in batch {batch}, counted from 0")
-
-
 def _means(sites: Sites, total: _Sums) -> dict[str, dict[HeadId, float]]:
-    """Return the scores of their sums over all examples, and those that are made of others."""
+    """Return the means of the sums over all examples, and the scores that are computed from other scores."""
     divisors = {"importance": total.examples, "fisher": 1.0}
     values = {}
     for name, arrays in total.heads.items():
         # A source of padding alone has no query, and its sums are 0.
-        scaled = {s: array / divisors.get(name, np.maximum(total.counted[s], 1.0)) for s, array in arrays.items()}
+        scaled = {s: array / divisors.get(name, np.maximum(total.counts[s], 1.0)) for s, array in arrays.items()}
         values[name] = to_values(sites, scaled)
     values["importance_layer"] = normalize_layers(values["importance"])
     if "normalized_entropy" in values:
@@ -204,7 +199,7 @@ class _Sums(NamedTuple):
     loss: Any
     targets: Any
     examples: Any
-    counted: dict[str, Any]  # positions, by site
+    counts: dict[str, Any]  # of positions, by site
     heads: dict[str, dict[str, Any]]  # by score and site
 
 
@@ -214,7 +209,7 @@ def batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates:
     derivatives = _derivatives(program, statistics, state, gates, batch)
     losses, present = derivatives.losses, (derivatives.losses.targets > 0).astype(jnp.float32)
     heads: dict[str, dict[str, Any]] = {}
-    counted = {}
+    counts = {}
     for site in program.sites:
         by_position = derivatives.gradient[site.path]
         by_example = by_position.sum(axis=-2)
@@ -225,26 +220,26 @@ def batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates:
         if derivatives.positions:
             sums["importance_token"] = jnp.abs(by_position).sum(axis=(0, -2))
         every = jnp.full(site.shape, present.sum() * by_position.shape[-2], jnp.float32)
-        counted[site.path] = derivatives.counted.get(site.path, every)
+        counts[site.path] = derivatives.counts.get(site.path, every)
         if site.path in derivatives.notes:
             noted = derivatives.notes[site.path]
             # Products and sums, as a contraction over examples along explicit axes would have to name its placement.
             used = jnp.expand_dims(present, range(noted.queries.ndim - 1))  # [layers?, batch]
-            counted[site.path] = jnp.broadcast_to((noted.queries * used).sum(axis=-1, keepdims=True), site.shape)
+            counts[site.path] = jnp.broadcast_to((noted.queries * used).sum(axis=-1, keepdims=True), site.shape)
             by_head = (noted.sums * used[..., None, :, None]).sum(axis=-2)  # [layers?, statistics, heads]
             sums |= zip(statistics, jnp.moveaxis(by_head, -2, 0), strict=True)
         for name, array in sums.items():
             heads.setdefault(name, {})[site.path] = array
-    whole = {name: arrays for name, arrays in heads.items() if len(arrays) == len(program.sites)}
-    return _Sums(losses.total.sum(), losses.targets.sum(), present.sum(), counted, whole)
+    complete = {name: arrays for name, arrays in heads.items() if len(arrays) == len(program.sites)}
+    return _Sums(losses.total.sum(), losses.targets.sum(), present.sum(), counts, complete)
 
 
 class _Derivatives(NamedTuple):
-    """Gradients of the examples' losses, and what is read beside them, by site."""
+    """Gradients of the examples' losses by their gates, and the readings at the seams, by site."""
 
     losses: Losses
     gradient: dict[str, jax.Array]  # [batch, layers?, positions, heads]
-    counted: dict[str, jax.Array]  # [layers?, heads], positions that can change the loss
+    counts: dict[str, jax.Array]  # [layers?, heads], numbers of positions that can change the loss
     notes: dict[str, Notes]
     positions: bool  # whether every gradient is by position
 
@@ -254,8 +249,10 @@ def _derivatives(program: Program, statistics: tuple[str, ...], state: Any, gate
 
     Where a loss is by example, the gradient of its sum is every example's; else batches of one example are vmapped.
     """
-    together = program.calls(state, batch).per_example and program.by_position
-    example = batch if together else jax.tree.map(_first, batch)
+    per_example = program.calls(state, batch).per_example and program.by_position
+    example = batch
+    if not per_example:
+        example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:])[: x.ndim], x.dtype), batch)
     leads = {path: _common(calls) for path, calls in program.calls(state, example).leads.items()}
     missing = next((site for site in program.sites if site.path not in leads), None)
     if missing is not None and program.by_position:
@@ -273,23 +270,23 @@ def _derivatives(program: Program, statistics: tuple[str, ...], state: Any, gate
 
     def differentiate(batch: Any) -> tuple[Losses, Gates, Gates, dict[str, Notes]]:
         spread = {site.path: _spread(site, gates[site.path], leads.get(site.path)) for site in program.sites}
-        (gradient, counted, noted), losses = jax.grad(loss, has_aux=True)((spread, reads, notes), batch)
-        return losses, gradient, counted, noted
+        (gradient, counts, noted), losses = jax.grad(loss, has_aux=True)((spread, reads, notes), batch)
+        return losses, gradient, counts, noted
 
-    if together:
-        losses, gradient, counted, noted = differentiate(batch)
+    if per_example:
+        losses, gradient, counts, noted = differentiate(batch)
         examples = losses.total.shape[0]
         by_example = {site.path: _by_example(site, gradient[site.path], examples) for site in program.sites}
     else:
-        losses, gradient, counted, noted = each_example(differentiate, batch)
+        losses, gradient, counts, noted = each_example(differentiate, batch)
         losses = jax.tree.map(lambda array: array.reshape(-1), losses)
-        counted = {path: array.sum(axis=0) for path, array in counted.items()}
+        counts = {path: array.sum(axis=0) for path, array in counts.items()}
         by_example = {site.path: _flattened(site, gradient[site.path]) for site in program.sites}
         noted = {
             path: Notes(_joined(notes_of.queries, -1), _joined(notes_of.sums, -2)) for path, notes_of in noted.items()
         }
     positions = all(len(lead) > 1 and max(lead[1:]) > 1 for lead in leads.values()) and bool(leads)
-    return _Derivatives(losses, by_example, counted, noted, positions)
+    return _Derivatives(losses, by_example, counts, noted, positions)
 
 
 def _no_notes(site: AttentionSite, batch: int, statistics: tuple[str, ...]) -> Notes:
@@ -303,13 +300,9 @@ def _joined(by_example: jax.Array, axis: int) -> jax.Array:
     return jnp.moveaxis(jnp.squeeze(by_example, axis), 0, axis)
 
 
-def _positions(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Array:
-    """Return the number of counted positions, once for each head."""
-    return jnp.full(contexts.shape[-2], counted.sum())
-
-
-def _first(array: jax.Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((1, *array.shape[1:])[: array.ndim], array.dtype)
+def _positions(contexts: jax.Array, matrix: jax.Array, counts: jax.Array) -> jax.Array:
+    """Return the number of positions that can change the loss, once for each head."""
+    return jnp.full(contexts.shape[-2], counts.sum())
 
 
 def _common(calls: list[tuple[int, ...]]) -> tuple[int, ...]:

@@ -125,7 +125,7 @@ def operations(jaxpr: Any) -> Iterator[Any]:
 
 def coarsest(jaxpr: Any) -> Any:
     """Return the float type with the largest epsilon in which a trace computes, float32 where it has none."""
-    types = (getattr(made.aval, "dtype", None) for eqn in operations(jaxpr) for made in eqn.outvars)
+    types = (getattr(output.aval, "dtype", None) for eqn in operations(jaxpr) for output in eqn.outvars)
     floats = [kind for kind in types if kind is not None and jnp.issubdtype(kind, jnp.floating)]
     return max(floats, key=lambda kind: jnp.finfo(kind).eps, default=jnp.float32)
 
@@ -141,27 +141,22 @@ def _note(statistics: tuple[str, ...] | None, argument: Any, mask: Any, queries:
     return array
 
 
-def _note_forward(statistics: Any, *given: Any) -> tuple[jax.Array, Any]:
-    return given[-1], given
+def _note_backward(statistics: tuple[str, ...] | None, residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
+    argument, mask, queries, array = residuals
 
+    def reading(mask: Any, queries: Any, array: jax.Array) -> jax.Array:
+        """Sums of statistics of probabilities over queries; without statistics, numbers of queries."""
+        if statistics is None:
+            return counted_at(queries, array.shape[:2]).sum(axis=1)
+        seen = Pattern(array, mask, queries)
+        counts = counted_queries(seen)[:, :, None] > 0
+        return jnp.stack([jnp.where(counts, STATISTICS[name](seen), 0.0).sum(axis=1) for name in statistics])
 
-def _note_backward(statistics: tuple[str, ...] | None, kept: Any, cotangent: jax.Array) -> tuple[Any, ...]:
-    argument, mask, queries, array = kept
-    read = functools.partial(_noted, statistics)
-    noted = spread_by_compiler(read, argument, mask, queries, array).astype(argument.dtype)
+    noted = spread_by_compiler(reading, argument, mask, queries, array).astype(argument.dtype)
     return noted, None, None, cotangent
 
 
-_note.defvjp(_note_forward, _note_backward)
-
-
-def _noted(statistics: tuple[str, ...] | None, mask: Any, queries: Any, array: jax.Array) -> jax.Array:
-    """Return the sums of statistics of probabilities over queries; without statistics, numbers of queries."""
-    if statistics is None:
-        return counted_at(queries, array.shape[:2]).sum(axis=1)
-    seen = Pattern(array, mask, queries)
-    counted = counted_queries(seen)[:, :, None] > 0
-    return jnp.stack([jnp.where(counted, STATISTICS[name](seen), 0.0).sum(axis=1) for name in statistics])
+_note.defvjp(lambda statistics, *args: (args[-1], args), _note_backward)
 
 
 def _through(holder: Any, projection: Any, contexts: jax.Array) -> jax.Array:
@@ -177,8 +172,9 @@ def _through(holder: Any, projection: Any, contexts: jax.Array) -> jax.Array:
     gates = holder.head_gate[...] / UNIT
     by_head = _called.bind(contexts.reshape(*lead, *heads), path=site.path, lead=tuple(lead))
     gates = placed_as(gates.reshape((1,) * (len(lead) + 1 - gates.ndim) + gates.shape), by_head, len(lead) + 1)
-    whole = spread_by_compiler(functools.partial(output_matrix, site), PartitionSpec(), projection)
-    matrix = jax.lax.stop_gradient(whole)  # [heads, head_dim, width]
+    # [heads, head_dim, width]
+    matrix = spread_by_compiler(functools.partial(output_matrix, site), PartitionSpec(), projection)
+    matrix = jax.lax.stop_gradient(matrix)
     argument = None if holder.head_read is None else holder.head_read[...]
     return _gate(read, by_head, gates, matrix, argument).reshape(contexts.shape)
 
@@ -190,35 +186,30 @@ def _gate(
     return contexts * gates[..., None].astype(contexts.dtype)
 
 
-def _forward(read: Read | None, contexts: Any, gates: Any, matrix: Any, argument: Any) -> tuple[jax.Array, Any]:
-    return _gate(read, contexts, gates, matrix, argument), (contexts, gates, matrix, argument)
-
-
-def _backward(read: Read | None, kept: Any, cotangent: jax.Array) -> tuple[Any, ...]:
+def _gate_backward(read: Read | None, residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
     # On a mesh with explicit axes a gradient has the placement of its array.
-    contexts, gates, matrix, argument = kept
-    of_contexts, of_gates = spread_by_compiler(_slopes, (contexts, gates), contexts, gates, cotangent)
-    of_argument = None
-    if argument is not None and read is not None:
-        of_argument = spread_by_compiler(functools.partial(_reading, read), argument, contexts, matrix, cotangent)
-        of_argument = of_argument.astype(argument.dtype)
+    contexts, gates, matrix, argument = residuals
+
+    def gradients(contexts: jax.Array, gates: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+        by_position = jnp.einsum("...nh,...nh->...n", contexts, cotangent, preferred_element_type=jnp.float32)
+        over = tuple(axis for axis, size in enumerate(gates.shape) if size == 1 and by_position.shape[axis] > 1)
+        of_gates = by_position.sum(axis=over, keepdims=True).astype(gates.dtype)
+        return cotangent * gates[..., None].astype(cotangent.dtype), of_gates
+
+    of_contexts, of_gates = spread_by_compiler(gradients, (contexts, gates), contexts, gates, cotangent)
+    if argument is None or read is None:
+        return of_contexts, of_gates, jnp.zeros_like(matrix), None
+
+    def reading(contexts: jax.Array, matrix: jax.Array, cotangent: jax.Array) -> jax.Array:
+        # Padding, and what no target sees, has no influence on the loss, and its cotangents are exactly 0.
+        counts = jnp.any(cotangent != 0, axis=(-2, -1)).astype(jnp.float32)
+        return read(contexts.astype(jnp.float32), matrix.astype(jnp.float32), counts)
+
+    of_argument = spread_by_compiler(reading, argument, contexts, matrix, cotangent).astype(argument.dtype)
     return of_contexts, of_gates, jnp.zeros_like(matrix), of_argument
 
 
-def _slopes(contexts: jax.Array, gates: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-    by_position = jnp.einsum("...nh,...nh->...n", contexts, cotangent, preferred_element_type=jnp.float32)
-    over = tuple(axis for axis, size in enumerate(gates.shape) if size == 1 and by_position.shape[axis] > 1)
-    of_gates = by_position.sum(axis=over, keepdims=True).astype(gates.dtype)
-    return cotangent * gates[..., None].astype(cotangent.dtype), of_gates
-
-
-def _reading(read: Read, contexts: jax.Array, matrix: jax.Array, cotangent: jax.Array) -> jax.Array:
-    # Padding, and what no target sees, has no influence on the loss, and its cotangents are exactly 0.
-    counted = jnp.any(cotangent != 0, axis=(-2, -1)).astype(jnp.float32)
-    return read(contexts.astype(jnp.float32), matrix.astype(jnp.float32), counted)
-
-
-_gate.defvjp(_forward, _backward)
+_gate.defvjp(lambda read, *args: (_gate(read, *args), args), _gate_backward)
 
 # A call of a site in a trace, the identity. A side effect of tracing would be missing wherever JAX has a trace already,
 # as within a model's own `nnx.jit` and `nnx.remat`.

@@ -59,8 +59,8 @@ def in_parts(model: Model, batches: Sequence[Batch]) -> list[Batch]:
     for batch in batches:
         count, arrays = examples_in(batch), [array for array in jax.tree.leaves(dict(batch)) if array.ndim > 1]
         numbers = max(array.shape[1] for array in arrays) * int(getattr(config, "vocab_size", 1))
-        together = any(isinstance(array, jax.Array) and len(array.devices()) > 1 for array in arrays)
-        rows = count if together else max(LOGITS // numbers, 1)
+        sharded = any(isinstance(array, jax.Array) and len(array.devices()) > 1 for array in arrays)
+        rows = count if sharded else max(LOGITS // numbers, 1)
         for start in range(0, count, rows):
             parts.append({name: array[start : start + rows] for name, array in batch.items()})
     return parts
@@ -74,7 +74,7 @@ class Sensitivity:
         self._batches, self._count = 0, 0.0
 
     def back(self, batch: Batch) -> Iterator[tuple[Any, State, Any, dict[str, Seen]]]:
-        """Yield each block from the last one on: the state before it, the cotangents behind it, and its sub-layers."""
+        """Yield each block, the last one first: the state before it, the cotangents after it, and its sub-layers."""
         states = [embed(self._model, batch, self._compute)]
         for block in blocks_of(self._model):
             states.append(step(block, states[-1], self._compute))
@@ -82,13 +82,13 @@ class Sensitivity:
         cotangent, weight = _read(self._model, states.pop(), key, self._labels, self._compute)
         self._batches, self._count = self._batches + 1, self._count + float(weight)
         for block in blocks_of(self._model, backwards=True):
-            state, behind = states.pop(), cotangent
-            cotangent, sub_layers = _pulled(block, state, behind, self._compute)
-            yield block, state, behind, {slot: Seen(state, *seen) for slot, seen in sub_layers.items()}
+            state, after = states.pop(), cotangent
+            cotangent, sub_layers = _pulled(block, state, after, self._compute)
+            yield block, state, after, {slot: Seen(state, *seen) for slot, seen in sub_layers.items()}
 
-    def at(self, block: LayerBlock, state: State, behind: Any) -> dict[str, Seen]:
-        """Return the sub-layers of a block once more."""
-        sub_layers = _pulled(block, state, behind, self._compute)[1]
+    def at(self, block: LayerBlock, state: State, after: Any) -> dict[str, Seen]:
+        """Return the sub-layers of a block from the state before it and the cotangents after it."""
+        sub_layers = _pulled(block, state, after, self._compute)[1]
         return {slot: Seen(state, *seen) for slot, seen in sub_layers.items()}
 
     def damages(self, products: Sequence[Any], what: str) -> np.ndarray:
@@ -120,13 +120,13 @@ def prices(
     parts, blocks = in_parts(model, batches), len(model.blocks())
     for number, batch in enumerate(parts):
         sums: dict[tuple[Spot, ...], Any] = dict.fromkeys(changes, 0.0)
-        for done, (block, state, behind, seen) in enumerate(sensitivity.back(batch), start=1):
+        for done, (block, state, after, seen) in enumerate(sensitivity.back(batch), start=1):
             for slot in seen:
                 spots = at.get((block.stack, block.place.value, slot))
                 if spots is not None:
-                    sums[spots] += _behind(block, state, behind[0], slot, placed[spots], compute)
+                    sums[spots] += _stream_products(block, state, after[0], slot, placed[spots], compute)
             if tell is not None:
-                jax.block_until_ready(behind)  # of the block before, so that the device stays ahead
+                jax.block_until_ready(after)  # of the block before, so that the device stays ahead
                 tell((number + done / blocks) / len(parts))
         for spots, product in fetch(sums).items():
             products_of[spots].append(product)
@@ -140,28 +140,30 @@ def products(changes: Change, evaluated: Seen, seen: SubLayerSeen | None = None)
 
 
 @functools.partial(jax.jit, static_argnames=("slot", "compute"))
-def _behind(block: LayerBlock, state: State, cotangent: Any, slot: str, changes: Change, compute: Compute) -> jax.Array:
-    """Return the same sums of changed maps, with e the error of the stream behind the layer and g its cotangents."""
-    whole, seen = block.sub_layers(state, compute)
+def _stream_products(
+    block: LayerBlock, state: State, cotangent: Any, slot: str, changes: Change, compute: Compute
+) -> jax.Array:
+    """Return the sums over tokens of g . e of changed maps: e is the error of the stream after the layer."""
+    original, seen = block.sub_layers(state, compute)
 
-    def one(change: Change) -> jax.Array:
+    def product(change: Change) -> jax.Array:
         added = jnp.einsum("btn,nw->btw", seen[slot].features, change.weight) + change.bias[None, None]
-        after, _ = block.sub_layers(state, compute, {slot: added.astype(whole.x.dtype)})
-        return jnp.einsum("btw,kbtw->kb", (after.x - whole.x).astype(jnp.float32), cotangent.astype(jnp.float32))
+        after, _ = block.sub_layers(state, compute, {slot: added.astype(original.x.dtype)})
+        return jnp.einsum("btw,kbtw->kb", (after.x - original.x).astype(jnp.float32), cotangent.astype(jnp.float32))
 
-    return replicated_sums(jax.vmap(one)(changes))
+    return replicated_sums(jax.vmap(product)(changes))
 
 
 @jax.jit
-def _products(features: jax.Array, apart: jax.Array, gradient: jax.Array, changes: Change) -> jax.Array:
-    """`apart` is the error of the output before the change."""
-    features, apart, gradient = (array.astype(jnp.float32) for array in (features, apart, gradient))
+def _products(features: jax.Array, error: jax.Array, gradient: jax.Array, changes: Change) -> jax.Array:
+    """Return the sums of `products`; `error` is that of the output before the change."""
+    features, error, gradient = (array.astype(jnp.float32) for array in (features, error, gradient))
 
-    def one(change: Change) -> jax.Array:
-        error = apart + jnp.einsum("btn,nw->btw", features, change.weight) + change.bias[None, None]
-        return jnp.einsum("btw,kbtw->kb", error, gradient)
+    def product(change: Change) -> jax.Array:
+        error_after = error + jnp.einsum("btn,nw->btw", features, change.weight) + change.bias[None, None]
+        return jnp.einsum("btw,kbtw->kb", error_after, gradient)
 
-    return replicated_sums(jax.lax.map(one, changes))
+    return replicated_sums(jax.lax.map(product, changes))
 
 
 @functools.partial(jax.jit, static_argnames=("labels", "compute"))
@@ -186,7 +188,7 @@ def _read(model: Model, state: State, key: jax.Array, labels: bool, compute: Com
     cotangents = jax.lax.map(probe, jax.random.split(key, PROBES))
     if labels:
         slope = pull((jnp.zeros_like(roots[0]), jnp.ones_like(roots[1])))
-        cotangents = jax.tree.map(lambda probes, one: jnp.concatenate([probes, one[None]]), cotangents, slope)
+        cotangents = jax.tree.map(lambda probes, last: jnp.concatenate([probes, last[None]]), cotangents, slope)
     return cotangents, weight
 
 

@@ -99,29 +99,31 @@ class SiteReader:
 
     def moments(self, batches: Sequence[Any], tell: Tell) -> Moments:
         """Yield the moments of all layers, after one pass."""
-        found = sum_over_batches(self._moments(batches, tell))
-        for each in self._maps(*self.program.sites):
-            grams = found[each.site.path]
-            yield each, grams.sum(axis=0) if each.site.tied else grams[each.number]
 
-    def _moments(self, batches: Sequence[Any], tell: Tell) -> Iterator[tuple[dict[str, jax.Array], int]]:
-        """Yield the sums of x x^T of every batch, `[layers, n, n]` by site, and its tokens."""
-        for number, batch in enumerate(batches):
-            found, tokens = {}, 0
-            by_site = contexts_of(self.program, self.state, batch)
-            for site in self.program.sites:
-                contexts, layers = by_site[site.path], len(site.places)
-                products = functools.partial(_second_moments, layers=layers)
-                found[site.path] = spread_by_compiler(products, PartitionSpec(), contexts)
-                tokens = max(tokens, int(np.prod(contexts.shape[:-1])) // layers)
-            yield found, tokens
-            tell(number + 1)
+        def batch_moments() -> Iterator[tuple[dict[str, jax.Array], int]]:
+            """Yield the sums of x x^T of every batch, `[layers, n, n]` by site, and its tokens."""
+            for number, batch in enumerate(batches):
+                moments, tokens = {}, 0
+                by_site = contexts_of(self.program, self.state, batch)
+                for site in self.program.sites:
+                    contexts, layers = by_site[site.path], len(site.places)
+                    products = functools.partial(_second_moments, layers=layers)
+                    moments[site.path] = spread_by_compiler(products, PartitionSpec(), contexts)
+                    tokens = max(tokens, int(np.prod(contexts.shape[:-1])) // layers)
+                yield moments, tokens
+                tell(number + 1)
+
+        totals = sum_over_batches(batch_moments())
+        for each in self._maps(*self.program.sites):
+            grams = totals[each.site.path]
+            yield each, grams.sum(axis=0) if each.site.tied else grams[each.number]
 
     def effects(
         self, changes: Mapping[Places, Change], batches: Sequence[Any], tell: Callable[[float], None]
     ) -> Iterator[np.ndarray]:
         """Yield the effect of each change of each layer's map, `[changes]`; tell the share of the work that is done."""
-        whole, maps = self._loss(self.model, batches), {each.places: each for each in self._maps(*self.program.sites)}
+        before = self._loss(self.model, batches)
+        maps = {each.places: each for each in self._maps(*self.program.sites)}
         for number, (places, change) in enumerate(changes.items(), start=1):
             losses = []
             for weight, bias in zip(*change, strict=True):
@@ -129,7 +131,7 @@ class SiteReader:
                 add_to(copy, maps[places].site, maps[places].number, Change(weight, bias))
                 losses.append(self._loss(copy, batches))
             tell(number / len(changes))
-            yield np.array(losses) - whole
+            yield np.array(losses) - before
 
     def _loss(self, model: nnx.Module, batches: Sequence[Any]) -> float:
         return mean_loss(self.program, nnx.split(model, graph=True)[1], ones(self.program.sites), batches)
@@ -158,34 +160,32 @@ class SiteMap(OutputMap):
         add_to(self._reader.copy, self.site, self.number, change)
 
     def sums(self) -> tuple[RefitSums, np.ndarray]:
-        matrix = matrix_of(self._reader.model, self.site, self.number)
-        return sum_over_batches(self._sums(matrix)), np.ones(matrix.shape[1])
+        reader, matrix = self._reader, matrix_of(self._reader.model, self.site, self.number)
+        states = reader.state, nnx.split(reader.copy, graph=True)[1]
 
-    def _sums(self, matrix: jax.Array) -> Iterator[tuple[RefitSums, int]]:
-        """Yield the sums of every batch and its tokens."""
-        reader, now = self._reader, nnx.split(self._reader.copy, graph=True)[1]
-        for number, batch in enumerate(reader.batches):
-            both = (contexts_of(reader.program, state, batch)[self.site.path] for state in (reader.state, now))
-            whole, contexts_now = map(self._of_layer, both)
-            given = whole, contexts_now, matrix, jnp.asarray(self._rows), jnp.asarray(number % 2)
-            yield spread_by_compiler(_context_sums, PartitionSpec(), *given), int(np.prod(whole.shape[:-1]))
+        def layer_contexts(state: Any, batch: Any) -> jax.Array:
+            contexts = contexts_of(reader.program, state, batch)[self.site.path]
+            if self.site.tied:  # layers that share W_O lie along the first axis of positions
+                return jnp.moveaxis(contexts, 0, 1)
+            return contexts if self.site.layers is None else contexts[self.number]
 
-    def _of_layer(self, contexts: jax.Array) -> jax.Array:
-        """Return a layer's contexts; those of layers that share W_O lie along the first axis of positions."""
-        if self.site.tied:
-            return jnp.moveaxis(contexts, 0, 1)
-        return contexts if self.site.layers is None else contexts[self.number]
+        def batch_sums() -> Iterator[tuple[RefitSums, int]]:
+            for number, batch in enumerate(reader.batches):
+                before, now = (layer_contexts(state, batch) for state in states)
+                arrays = before, now, matrix, jnp.asarray(self._rows), jnp.asarray(number % 2)
+                yield spread_by_compiler(_context_sums, PartitionSpec(), *arrays), int(np.prod(before.shape[:-1]))
+
+        return sum_over_batches(batch_sums()), np.ones(matrix.shape[1])
 
 
 def matrix_of(model: nnx.Module, site: AttentionSite, layer: int) -> jax.Array:
     """Return the W_O of a layer of a site, `[heads * head_dim, width]`, low-rank matrices added."""
-    projection = at_path(at_path(model, site.path), site.output)
-    return spread_by_compiler(functools.partial(_matrix, site, layer), PartitionSpec(), projection)
 
+    def matrix(projection: nnx.Module) -> jax.Array:
+        matrices = output_matrix(site, projection)
+        return matrices.reshape(-1, site.heads * site.head_dim, matrices.shape[-1])[layer]
 
-def _matrix(site: AttentionSite, layer: int, projection: nnx.Module) -> jax.Array:
-    matrices = output_matrix(site, projection)
-    return matrices.reshape(-1, site.heads * site.head_dim, matrices.shape[-1])[layer]
+    return spread_by_compiler(matrix, PartitionSpec(), at_path(at_path(model, site.path), site.output))
 
 
 def bias_of(model: nnx.Module, site: AttentionSite) -> nnx.Variable | None:
@@ -196,17 +196,16 @@ def bias_of(model: nnx.Module, site: AttentionSite) -> nnx.Variable | None:
 
 def add_to(model: nnx.Module, site: AttentionSite, layer: int, change: Change) -> None:
     """Add a change to the map of a layer of a site, in a copy of a model."""
-    bias = bias_of(model, site)
+    bias, index = bias_of(model, site), ... if site.layers is None or site.tied else layer
+
+    def add(array: jax.Array, change: jax.Array) -> jax.Array:
+        return array.at[index].add(change.reshape(array[index].shape).astype(array.dtype))
+
     changes = [(at_path(at_path(model, site.path), site.kernel), change.weight)]
     changes += [] if bias is None else [(bias, change.bias)]
     for variable, added in changes:
         array = variable[...]
-        index = ... if site.layers is None or site.tied else layer
-        variable.set_value(spread_by_compiler(functools.partial(_added, index), array, array, jnp.asarray(added)))
-
-
-def _added(index: Any, array: jax.Array, change: jax.Array) -> jax.Array:
-    return array.at[index].add(change.reshape(array[index].shape).astype(array.dtype))
+        variable.set_value(spread_by_compiler(add, array, array, jnp.asarray(added)))
 
 
 def second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
@@ -232,15 +231,13 @@ def second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
 
 
 @jax.jit
-def _context_sums(
-    whole: jax.Array, contexts_now: jax.Array, matrix: jax.Array, kept: jax.Array, shift: jax.Array
-) -> RefitSums:
+def _context_sums(before: jax.Array, now: jax.Array, matrix: jax.Array, kept: jax.Array, shift: jax.Array) -> RefitSums:
     """Return the sums of products of one batch, for contexts of the model and of the copy, and W_O of the model."""
-    target, present = (array.reshape(array.shape[0], -1, array.shape[-1]) for array in (whole, contexts_now))
-    counted = target[..., -1:]
-    features = jnp.concatenate([present[..., :-1], jnp.ones_like(counted)], axis=-1) * counted
+    target, present = (array.reshape(array.shape[0], -1, array.shape[-1]) for array in (before, now))
+    counts = target[..., -1:]
+    features = jnp.concatenate([present[..., :-1], jnp.ones_like(counts)], axis=-1) * counts
     lost = target[..., :-1] - present[..., :-1] * kept[None, None].astype(target.dtype)
-    residual = lost @ matrix.astype(jnp.float32) * counted
+    residual = lost @ matrix.astype(jnp.float32) * counts
     return sums_by_half(features, residual, shift)
 
 
@@ -270,5 +267,5 @@ def contexts_of(program: Program, state: Any, batch: Any) -> dict[str, jax.Array
     return contexts
 
 
-def _read(contexts: jax.Array, matrix: jax.Array, counted: jax.Array) -> jax.Array:
-    return jnp.concatenate([contexts.reshape(*counted.shape, -1), counted[..., None]], axis=-1)
+def _read(contexts: jax.Array, matrix: jax.Array, counts: jax.Array) -> jax.Array:
+    return jnp.concatenate([contexts.reshape(*counts.shape, -1), counts[..., None]], axis=-1)

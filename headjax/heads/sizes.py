@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flax import nnx
 
@@ -76,18 +76,15 @@ def resize_module(module: nnx.Module, before: Numbers, after: Numbers) -> None:
             setattr(module, name, new[name])
     for name in CONFIGS:
         config = vars(module).get(name)
-        if dataclasses.is_dataclass(config) and not isinstance(config, type):
-            setattr(module, name, _resized_config(config, before, after))
-
-
-def _resized_config(config: Any, before: Numbers, after: Numbers) -> Any:
-    fields = {field.name for field in dataclasses.fields(config) if field.init}
-    new = dict(after.usual())
-    changes = {name: new[name] for name, old in before.usual() if name in fields and getattr(config, name) == old}
-    changed = dataclasses.replace(config, **changes)
-    if getattr(changed, "head_dim", None) != getattr(config, "head_dim", None):
-        raise HeadjaxError(f"prune: {type(config).__name__} computes head_dim from the number of heads, which changes")
-    return changed
+        if not dataclasses.is_dataclass(config) or isinstance(config, type):
+            continue
+        fields = {field.name for field in dataclasses.fields(config) if field.init}
+        same = {field for field, old in before.usual() if field in fields and getattr(config, field) == old}
+        resized = dataclasses.replace(config, **{field: new[field] for field in same})
+        if getattr(resized, "head_dim", None) != getattr(config, "head_dim", None):
+            kind = type(config).__name__
+            raise HeadjaxError(f"prune: {kind} computes head_dim from the number of heads, which changes")
+        setattr(module, name, resized)
 
 
 def resize_projection(module: nnx.Module, old: tuple[int, ...], new: tuple[int, ...]) -> None:

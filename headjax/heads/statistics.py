@@ -141,19 +141,15 @@ def head_roles(model: Model, batches: Iterable[Batch]) -> dict[HeadId, Role]:
     for head in all_heads(config):
         hits, possible = total[head.stack][head.layer]
         with np.errstate(invalid="ignore"):
-            roles[head] = _role(hits[:, position(config, head)] / possible)
+            shares = dict(zip(ROLES, (hits[:, position(config, head)] / possible).tolist(), strict=True))
+        best = max(ROLES, key=lambda name, shares=shares: -1.0 if np.isnan(shares[name]) else shares[name])
+        roles[head] = Role(shares, best if shares[best] >= THRESHOLD else None)
     return roles
-
-
-def _role(shares: np.ndarray) -> Role:
-    named = dict(zip(ROLES, shares.tolist(), strict=True))
-    best = max(named, key=lambda name: -1.0 if np.isnan(named[name]) else named[name])
-    return Role(named, best if named[best] >= THRESHOLD else None)
 
 
 @jax.jit
 def _counts(model: Model, batch: Any) -> Any:
-    """Return by head stack and layer the queries `[roles, heads]` that look there and those `[roles]` that could."""
+    """Return by head stack and layer how many queries have a role, `[roles, heads]`, and how many could, `[roles]`."""
     options = ForwardOptions(probe=role_counts, compute=Compute(attention="einsum"))
     return model.forward(batch, options).require_probes()
 
@@ -170,18 +166,14 @@ def role_counts(probe: Probe) -> tuple[jax.Array, jax.Array]:
     choice = (visible_keys(pattern)[:, :, 0] > 1) & (counted_queries(pattern) > 0)
     largest = jax.nn.one_hot(weights.argmax(axis=-1), key)
     relative = offsets(weights)
+    mask = Mask() if probe.mask is None else dataclasses.replace(probe.mask, causal=False, window=None)
+    tokens = mask.array(query, key)
+    first = jnp.zeros((1, 1), int) if tokens is None else tokens[:, 0].argmax(axis=-1)
+    first_key = first[:, :, None] == jnp.arange(key)[None, None]  # of each query's example, behind padding
     hits, possible = [], []
     for offset in ROLES.values():
-        target = _first_key(probe, query, key) if offset is None else (relative == offset)[None]
+        target = first_key if offset is None else (relative == offset)[None]
         could = jnp.broadcast_to(target & seen & choice[:, :, None], (weights.shape[0], query, key))
         hits.append(jnp.einsum("bhqk,bqk->h", largest, could.astype(jnp.float32)))
         possible.append(could.sum())
     return jnp.stack(hits), jnp.stack(possible)
-
-
-def _first_key(probe: Probe, query: int, key: int) -> jax.Array:
-    """Return `[batch or 1, query or 1, key]` bool, True at the first token of a query's example, behind padding."""
-    mask = Mask() if probe.mask is None else dataclasses.replace(probe.mask, causal=False, window=None)
-    together = mask.array(query, key)
-    first = jnp.zeros((1, 1), int) if together is None else together[:, 0].argmax(axis=-1)
-    return first[:, :, None] == jnp.arange(key)[None, None]

@@ -106,14 +106,14 @@ def remove_layers(model: Model, removed: Collection[tuple[str, int]]) -> Model:
     if not removed:
         return model
     before, params = model.config.stacks(), dict(model.params)
-    changed = {name: before[name] for name, _ in removed}
-    left = {name: [i for i in range(len(kept.layers)) if (name, i) not in removed] for name, kept in changed.items()}
-    after = model.config.with_layers({name: [before[name].layers[i] for i in kept] for name, kept in left.items()})
-    for name, kept in left.items():
+    names = dict.fromkeys(name for name, _ in removed)
+    layers_kept = {name: [i for i in range(len(before[name].layers)) if (name, i) not in removed] for name in names}
+    after = model.config.with_layers({name: [before[name].layers[i] for i in layers_kept[name]] for name in names})
+    for name, kept in layers_kept.items():
         layers = before[name].unstack(params[name])
         params[name] = after.stacks()[name].restack([layers[i] for i in kept], params[name])
-    names = [f"{stack}/{layer}" for stack, layer in sorted(removed)]
-    return model.replace(config=after, params=params).with_entry("remove_layers", removed=names)
+    texts = [f"{stack}/{layer}" for stack, layer in sorted(removed)]
+    return model.replace(config=after, params=params).with_entry("remove_layers", removed=texts)
 
 
 def config_after(config: ModelConfig, surgery: Callable[[Model], Model]) -> ModelConfig:
@@ -146,7 +146,7 @@ def _mapped(
     chosen = None if layers is None else frozenset(layers)
     edited = {name: list(config.stacks()[name].layers) for name, _ in places.values()}
     weights: dict[str, dict[str, list[Params]]] = {name: {} for name in edited}
-    changed: dict[str, set[tuple[int, str]]] = {name: set() for name in edited}
+    changed_slots: dict[str, set[tuple[int, str]]] = {name: set() for name in edited}
     for called, (name, slot) in places.items():
         slot_weights = weights[name][slot] = _unstacked(model, name, slot)
         for layer_module in _modules(model, called, name, slot, list(slot_weights)):
@@ -161,10 +161,10 @@ def _mapped(
                         arrays(module),
                         dataclasses.replace(edited[name][layer], **field),
                     )
-                    changed[name].add((layer, slot))
+                    changed_slots[name].add((layer, slot))
     after = config.with_layers(edited)
     for name in edited:
-        params[name] = _restacked(model, name, after.stacks()[name], weights[name], changed[name])
+        params[name] = _restacked(model, name, after.stacks()[name], weights[name], changed_slots[name])
     return model.replace(config=after, params=params)
 
 
@@ -183,7 +183,11 @@ def _modules(model: Model, called: str, name: str, slot: str, weights: Iterable[
 
 
 def _restacked(
-    model: Model, name: str, new: StackConfig, weights: Mapping[str, list[Params]], changed: Collection[tuple[int, str]]
+    model: Model,
+    name: str,
+    new: StackConfig,
+    weights: Mapping[str, list[Params]],
+    changed_slots: Collection[tuple[int, str]],
 ) -> Params:
     """Return the parameters of a changed stack; a group of the same layers as before shares unchanged arrays."""
     old, params = model.config.stacks()[name], model.params[name]
@@ -199,7 +203,9 @@ def _restacked(
         slots = others | dict(weights)
         if group.name in before:
             slots = {
-                slot: stacked for slot, stacked in weights.items() if any((layer, slot) in changed for layer in members)
+                slot: stacked
+                for slot, stacked in weights.items()
+                if any((layer, slot) in changed_slots for layer in members)
             }
         stacked = {slot: group.restack(by_layer[group.start : group.stop]) for slot, by_layer in slots.items()}
         restacked[group.name] = params.get(group.name, {}) | stacked
@@ -244,18 +250,18 @@ def prune_units(model: Model, removed: Mapping[StackLayer, Collection[int]]) -> 
             raise HeadjaxError(f"units: {name} has no unit {unknown[0]}; it has {counts[place]}, counted from 0")
         if len(set(units)) == counts[place]:
             raise HeadjaxError(f"units: {name} has {counts[place]} units and must keep one")
-    gone = {place: sorted(set(units)) for place, units in removed.items() if units}
-    if not gone:
+    units_of = {place: sorted(set(units)) for place, units in removed.items() if units}
+    if not units_of:
         return model
 
     def keep(layer: LayerModule) -> FeedForward:
-        units: FeedForward = layer.module
-        lost = gone.get((layer.stack, layer.layer))
-        return units if lost is None else resized(units, np.setdiff1d(np.arange(units.hidden), lost))
+        module: FeedForward = layer.module
+        units = units_of.get((layer.stack, layer.layer))
+        return module if units is None else resized(module, np.setdiff1d(np.arange(module.hidden), units))
 
     pruned = map_feed_forward(model, keep)
-    lost = {f"{stack}/{layer}": len(units) for (stack, layer), units in gone.items()}
-    return pruned.with_entry("prune_units", removed=lost)
+    numbers = {f"{stack}/{layer}": len(units) for (stack, layer), units in units_of.items()}
+    return pruned.with_entry("prune_units", removed=numbers)
 
 
 def pad_units(model: Model) -> Model:
