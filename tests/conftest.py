@@ -30,7 +30,7 @@ import hypothesis
 import jax
 import pytest
 
-from headjax.core.programs import make_room
+from headjax.core.programs import evict_compiled
 from tests import buckets
 
 jax.config.update("jax_num_cpu_devices", 8)
@@ -78,7 +78,11 @@ FULL = 2**31 + 2**30
 def room_for_programs() -> Iterator[None]:
     """Forgets compiled programs where memory, or the number of its maps, comes to an end."""
     yield
-    if not make_room() and STATM.exists() and int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > FULL:
+    if (
+        not evict_compiled()
+        and STATM.exists()
+        and int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > FULL
+    ):
         jax.clear_caches()
 
 

@@ -19,7 +19,12 @@ _IMAGENET = 1000
 
 
 def is_missing(label: object, *, numbers: bool = False) -> bool:
-    """Return whether a label means that there is none; for a class also -1, as `datasets` writes it, and infinity."""
+    """Return whether a label stands for an absent one: blank, `-`, `nan` or `null`; as a class also -1 and infinity.
+
+    Args:
+        label: Label of an example; `datasets` writes -1 for an absent class.
+        numbers: Whether labels are numbers, of which -1 and infinity are ordinary ones.
+    """
     text = str(label).strip().casefold()
     if text in _MISSING or numbers:
         return text in _MISSING
@@ -31,9 +36,9 @@ def is_missing(label: object, *, numbers: bool = False) -> bool:
 
 
 def label_name(label: str) -> str:
-    """Return the name of a label's class: the text without blanks around it, of `3.0` the whole number `3`."""
-    found = _WHOLE.fullmatch(label.strip())
-    return label.strip() if found is None else found[1]
+    """Return the name of a label's class: the text without surrounding blanks; a whole number without its `.0`."""
+    number = _WHOLE.fullmatch(label.strip())
+    return label.strip() if number is None else number[1]
 
 
 def class_numbers(count: int) -> tuple[str, ...]:
@@ -49,8 +54,8 @@ def sorted_names(names: Collection[str]) -> tuple[str, ...]:
 
 def tell_nothing(names: Sequence[str]) -> bool:
     """Return whether the classes have no names but their numbers (`0`, `1` or `LABEL_0`, `LABEL_1`)."""
-    found = [_NUMBERED.fullmatch(name) for name in names]
-    return all(match is not None and int(match[1]) == number for number, match in enumerate(found))
+    matches = map(_NUMBERED.fullmatch, names)
+    return all(match is not None and int(match[1]) == number for number, match in enumerate(matches))
 
 
 class ClassIndex:
@@ -69,31 +74,29 @@ class ClassIndex:
 
 def _numbers(names: Sequence[str]) -> dict[str, int | None]:
     """Return the number of each name; None for a name that occurs twice."""
-    found: dict[str, int | None] = {}
+    numbers: dict[str, int | None] = {}
     for number, name in enumerate(names):
-        found[name] = None if name in found else number
-    return found
+        numbers[name] = None if name in numbers else number
+    return numbers
 
 
-def reorder(wanted: Sequence[str], names: Sequence[str]) -> tuple[int, ...] | None:
-    """For each wanted name its place among `names`; None unless both hold the same names, each once."""
+def reorder(order: Sequence[str], names: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the index among `names` of each name of `order`; None unless both hold the same names, each once."""
     index = ClassIndex(names)
-    places = tuple(place for place in map(index.find, wanted) if place is not None)
-    return places if len(places) == len(wanted) and sorted(places) == list(range(len(names))) else None
+    places = tuple(place for place in map(index.find, order) if place is not None)
+    return places if len(places) == len(order) and sorted(places) == list(range(len(names))) else None
 
 
 def same_classes(names: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether two classifications number their classes alike, as far as their names tell.
+    """Return whether two classifications have the same classes in the same order, as far as their names tell.
 
     ImageNet's folders are named by synset (`n01440764`), in the order in which every ImageNet classifier numbers its
     classes; such names mean nothing either.
     """
     if len(names) != len(others):
         return False
-    if any(tell_nothing(side) or _of_imagenet(side) for side in (names, others)):
-        return True
+    for side in (names, others):
+        synsets = len(side) == _IMAGENET and all(_SYNSET.fullmatch(name) for name in side)
+        if synsets or tell_nothing(side):
+            return True
     return all(name.casefold() == other.casefold() for name, other in zip(names, others, strict=True))
-
-
-def _of_imagenet(names: Sequence[str]) -> bool:
-    return len(names) == _IMAGENET and all(_SYNSET.fullmatch(name) for name in names)

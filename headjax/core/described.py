@@ -51,15 +51,15 @@ def config_fields(cls: Any) -> list[ConfigField]:
     meanings: dict[str, str] = {}
     for each in reversed(cls.__mro__):
         meanings |= parse_docstring(each.__dict__.get("__doc__")).meanings
-    given = {} if inspect.isabstract(cls) and not dataclasses.is_dataclass(cls) else options_of(cls)
-    return [ConfigField(name, *option, meanings.get(name, "")) for name, option in given.items()]
+    options = {} if inspect.isabstract(cls) and not dataclasses.is_dataclass(cls) else options_of(cls)
+    return [ConfigField(name, *option, meanings.get(name, "")) for name, option in options.items()]
 
 
 def groups_in(hint: Any) -> list[type]:
     """Return the config classes that a declared type names."""
     if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or kinds_of(hint)):
         return [hint]
-    return [found for part in typing.get_args(hint) for found in groups_in(part)]
+    return [group for part in typing.get_args(hint) for group in groups_in(part)]
 
 
 PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", type(None): "none", Any: "anything"}

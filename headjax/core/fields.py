@@ -107,15 +107,16 @@ def options_of(cls: Any) -> Mapping[str, Option]:
     """Return the fields of a dataclass, or the keyword-only parameters of another class, by name."""
     if not dataclasses.is_dataclass(cls):
         hints = typing.get_type_hints(cls.__init__, include_extras=True)
-        given = inspect.signature(cls.__init__).parameters.values()
-        own = {each.name: each.default for each in given if each.kind is each.KEYWORD_ONLY}
-        missing = {name for name, default in own.items() if default is inspect.Parameter.empty}
-        own |= dict.fromkeys(missing, dataclasses.MISSING)
-        return {name: Option(hints.get(name, Any), default) for name, default in own.items()}
+        parameters = inspect.signature(cls.__init__).parameters.values()
+        defaults = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+        missing = {name for name, default in defaults.items() if default is inspect.Parameter.empty}
+        defaults |= dict.fromkeys(missing, dataclasses.MISSING)
+        return {name: Option(hints.get(name, Any), default) for name, default in defaults.items()}
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [field for field in dataclasses.fields(cls) if field.init]
-    made = {each.name: each.default_factory() for each in fields if each.default_factory is not dataclasses.MISSING}
-    return {each.name: Option(hints[each.name], made.get(each.name, each.default)) for each in fields}
+    factories = {each.name: each.default_factory for each in fields if each.default_factory is not dataclasses.MISSING}
+    defaults = {name: factory() for name, factory in factories.items()}
+    return {each.name: Option(hints[each.name], defaults.get(each.name, each.default)) for each in fields}
 
 
 def check_value(expected: Any, field: str, value: Any) -> None:
@@ -129,8 +130,8 @@ def check_value(expected: Any, field: str, value: Any) -> None:
         if value is not None or type(None) not in arguments:
             check_value(arguments[0], field, value)
     elif origin is typing.Literal:
-        known = any(type(value) is type(choice) and value == choice for choice in arguments)
-        require(known, field, f"must be one of {', '.join(map(str, arguments))}, got {shown(value)}")
+        listed = any(type(value) is type(choice) and value == choice for choice in arguments)
+        require(listed, field, f"must be one of {', '.join(map(str, arguments))}, got {shown(value)}")
     elif origin is tuple:
         require(isinstance(value, tuple), field, f"expected a tuple, got {shown(value)}")
         items = itertools.repeat(arguments[0]) if arguments[-1] is Ellipsis else arguments

@@ -1,4 +1,4 @@
-"""What a config holds of a module: its class and its options, as a record that is compared, hashed and written."""
+"""`Kind`: a class of modules with values of its options, hashable and without arrays, as configs hold it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Kind:
 
     def __init__(self, of: Any, /, **options: Any) -> None:
         require(isinstance(of, type), "of", f"must be a class, such as headjax.MultiHeadAttention, got {of!r}")
-        known, values = options_of(of), dict[str, Any]()
+        fields, values = options_of(of), dict[str, Any]()
         for name in options:
-            if name not in known:
-                raise ConfigError(f"{name}: {unknown_name(f'field of {of.__name__}', name, known)}")
-        for name, option in known.items():
+            if name not in fields:
+                raise ConfigError(f"{name}: {unknown_name(f'field of {of.__name__}', name, fields)}")
+        for name, option in fields.items():
             values[name] = options.get(name, option.default)
             require(values[name] is not dataclasses.MISSING, name, f"missing; {of.__name__} needs it")
             check_value(option.type, name, values[name])
@@ -50,9 +50,9 @@ class Kind:
         options = vars(self).get("options", {})
         if name in options:
             return options[name]
-        found = getattr(self.of, name, None) if options else None
-        if isinstance(found, property) and found.fget is not None:
-            return found.fget(self)
+        member = getattr(self.of, name, None) if options else None
+        if isinstance(member, property) and member.fget is not None:
+            return member.fget(self)
         raise AttributeError(f"{type(self).__name__} has no option {name!r}")
 
     @property
@@ -102,10 +102,10 @@ def own_copy(module: Any) -> Any:
     from flax import nnx
 
     def in_order(module: Any, like: Any) -> Any:
-        own = dict(vars(module))
+        entries = dict(vars(module))
         vars(module).clear()
         for name, entry in vars(like).items():
-            vars(module)[name] = in_order(own[name], entry) if isinstance(entry, nnx.Module) else own[name]
+            vars(module)[name] = in_order(entries[name], entry) if isinstance(entry, nnx.Module) else entries[name]
         return module
 
     return in_order(jax.tree.map(lambda leaf: leaf, module), module)

@@ -23,10 +23,14 @@ MEMORY = "HEADJAX_MEMORY"
 def host_memory() -> int | None:
     """Return the bytes of memory of this machine, swap included, or of its container; None where nobody says."""
     if MEMORY in os.environ:
-        return _size(MEMORY, os.environ[MEMORY])
+        text = os.environ[MEMORY]
+        match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+        if match is None or not int(match[1]):
+            raise HeadjaxError(f"{MEMORY}: expected a number of bytes such as 500M or 8G, got {text[:60]!r}")
+        return int(match[1]) * _UNITS[match[2].upper()]
     try:
-        said = dict(re.findall(r"^(\w+): +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE))
-        there = 1024 * (int(said["MemTotal"]) + int(said.get("SwapTotal", 0)))
+        sizes = dict(re.findall(r"^(\w+): +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE))
+        there = 1024 * (int(sizes["MemTotal"]) + int(sizes.get("SwapTotal", 0)))
     except (OSError, KeyError):
         return None
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -44,13 +48,6 @@ def check_memory(field: str, needed: int, there: int | None, what: str) -> None:
             f"{field}: {what} take at least {needed / 1e9:,.3g} GB of memory, there are {there / 1e9:,.3g}; "
             f"headjax plan computes the needs of a step ({MEMORY} says how much there is)"
         )
-
-
-def _size(variable: str, text: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if found is None or not int(found[1]):
-        raise HeadjaxError(f"{variable}: expected a number of bytes such as 500M or 8G, got {text[:60]!r}")
-    return int(found[1]) * _UNITS[found[2].upper()]
 
 
 def memory_of(mesh: Mesh | None = None) -> int | None:

@@ -74,19 +74,17 @@ def weights_of(module: nnx.Module) -> dict[str, Any]:
 
 
 def settings(module: nnx.Module) -> Any:
-    """Return what a module was made with, its weights and the modules in it aside: its config, if it has one."""
-    own = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    described = own["kind"] if isinstance(own.get("kind"), Kind) else own.get("config")
-    return described or {name: value for name, value in own.items() if _kind(type(value)) is None}
+    """Return a module's kind or config; of one without either all attributes but weights and modules."""
+    attributes = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    described = attributes["kind"] if isinstance(attributes.get("kind"), Kind) else attributes.get("config")
+    return described or {name: value for name, value in attributes.items() if _kind(type(value)) is None}
 
 
-def _which(attribute: Any) -> Any:
+@functools.cache
+def _kind(attribute: Any) -> Any:
     """Return which of these an attribute's class is; Flax's own answer takes a microsecond for each attribute."""
     kinds = (nnx.Variable, nnx.List, nnx.Module)
     return next((kind for kind in kinds if issubclass(attribute, kind)), None)
-
-
-_kind: Callable[[Any], Any] = functools.cache(_which)
 
 
 def declared(module: nnx.Module) -> Tensors:
@@ -98,16 +96,16 @@ def declared(module: nnx.Module) -> Tensors:
 
 def arrays(module: nnx.Module) -> Params:
     """Return a module's arrays as a nested dict; layers in an `nnx.List` are a list."""
-    found: Params = {}
+    params: Params = {}
     for name, entry in vars(module).items():
         kind = _kind(type(entry))
         if kind is nnx.Variable:
-            found[name] = entry.get_raw_value()
+            params[name] = entry.get_raw_value()
         elif kind is nnx.Module:
-            found[name] = arrays(entry)
+            params[name] = arrays(entry)
         elif kind is nnx.List:
-            found[name] = [arrays(layer) for layer in entry]
-    return found
+            params[name] = [arrays(layer) for layer in entry]
+    return params
 
 
 def bind(module: Any, params: Mapping[str, Any]) -> Any:
@@ -115,7 +113,7 @@ def bind(module: Any, params: Mapping[str, Any]) -> Any:
     for name, value in params.items():
         entry = vars(module).get(name)
         if isinstance(value, list):
-            layers = [bind(own_copy(entry), one) for one in value]
+            layers = [bind(own_copy(entry), layer) for layer in value]
             setattr(module, name, nnx.List(layers))
         elif isinstance(entry, nnx.Module):
             bind(entry, value)

@@ -49,9 +49,9 @@ def duration(seconds: float | None) -> str:
         rounded = _round(seconds * scale)
         if rounded < (60 if unit == "s" else 1000):
             return f"{_digits(rounded)} {unit}"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
+    total = round(seconds)
+    if total < 3600:
+        return f"{total // 60} min {total % 60:02d} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
@@ -148,7 +148,8 @@ WIDTH = 90
 
 def brief(result: Any) -> str:
     """Return a named tuple as its name and one line for each field."""
-    return "\n".join([type(result).__name__, *(f"  {name}: {_line(own)}" for name, own in result._asdict().items())])
+    fields = (f"  {name}: {_line(value)}" for name, value in result._asdict().items())
+    return "\n".join([type(result).__name__, *fields])
 
 
 def _line(value: Any) -> str:
@@ -158,15 +159,17 @@ def _line(value: Any) -> str:
     if hasattr(value, "shape"):
         return f"{value.dtype}{list(value.shape)}"
     if hasattr(value, "_asdict"):
-        numbers = (f"{name} {_line(own)}" for name, own in value._asdict().items() if isinstance(own, int | float))
+        numbers = (
+            f"{name} {_line(entry)}" for name, entry in value._asdict().items() if isinstance(entry, int | float)
+        )
         return ", ".join([type(value).__name__, *numbers])
     if not isinstance(value, Mapping | Sequence):
         return str(value) if hasattr(value, "parse") else type(value).__name__
     first = list(itertools.islice(value.items() if isinstance(value, Mapping) else value, 8))
-    words = [" ".join(map(_inner, one)) if isinstance(value, Mapping) else _inner(one) for one in first]
+    words = [" ".join(map(_inner, entry)) if isinstance(value, Mapping) else _inner(entry) for entry in first]
     text = f"{len(value)}: {', '.join(words)}" if words else "none"
-    whole = len(words) == len(value) and len(text) <= WIDTH
-    return text if whole else f"{text[: WIDTH - 4].rstrip(' ,')} ..."
+    complete = len(words) == len(value) and len(text) <= WIDTH
+    return text if complete else f"{text[: WIDTH - 4].rstrip(' ,')} ..."
 
 
 def _inner(value: Any) -> str:

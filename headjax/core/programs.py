@@ -61,7 +61,7 @@ MAPS = Path("/proc/self/maps")
 """File with a line for each map of this process."""
 
 
-def make_room() -> bool:
+def evict_compiled() -> bool:
     """Forget all compiled programs where this process has used half of its memory maps; return whether it did.
 
     A program compiled for a CPU takes a map and more for each of its parts, so a few dozen models of different shapes
@@ -70,20 +70,20 @@ def make_room() -> bool:
     try:
         allowed = int(ALLOWED.read_text())
         with MAPS.open("rb") as lines:
-            taken = sum(1 for _ in lines)
+            used = sum(1 for _ in lines)
     except (OSError, ValueError):  # other systems have no such limit
         return False
-    if taken <= allowed / 2:
+    if used <= allowed / 2:
         return False
     import jax  # here, so that `keep_programs` is there before it
 
     jax.clear_caches()
     gc.collect()
-    trim()
+    free_memory()
     return True
 
 
-def trim() -> None:
+def free_memory() -> None:
     """Return freed memory to the system, where the C library is glibc, which would keep it for each thread apart."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
         library.malloc_trim(0)

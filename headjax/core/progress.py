@@ -1,7 +1,6 @@
-"""What a long computation and the command line show on a terminal, a pipe or a log.
+"""Progress of long computations as bars or lines, and a console that escapes control characters.
 
-Progress is a value: long-running functions take one and know nothing of the terminal. Texts of models, files and their
-names cannot control it.
+Long-running functions take a `Progress` or an `Update` as an argument and do not depend on the terminal.
 """
 
 from __future__ import annotations
@@ -68,10 +67,10 @@ def _bars(console: Console) -> Progress:
 
 
 class Lines:
-    """Shows progress as lines: the work, its share that is done, the latest measurements, the time it has taken.
+    """Shows progress as lines: the title, the units done, the latest measurements, the time so far.
 
     The first line comes after `FIRST` seconds, so that a short command prints none; the others at least `INTERVAL`
-    apart. A stage within another one takes its place. Lines also come while nothing is reported, as in a compilation.
+    apart. They are about the innermost stage, and also come while nothing is reported, as in a compilation.
     """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -84,21 +83,21 @@ class Lines:
     @contextlib.contextmanager
     def __call__(self, title: str, total: int, unit: str) -> Iterator[Update]:
         """Show one stage, see `Progress`."""
-        begun, said = self._clock(), title
+        begun, state = self._clock(), title
         pace: list[tuple[int, float]] = []  # after the first units, which may hold compilations, and now
 
         def update(done: int, values: Mapping[str, float]) -> None:
-            nonlocal said
+            nonlocal state
             pace[1:] = [(done, self._clock())]
             of = f" of {total:,}" if total else ""
-            said = ", ".join(filter(None, (f"{title}: {unit} {done:,}{of}", measurements(values, ", "))))
+            state = ", ".join(filter(None, (f"{title}: {unit} {done:,}{of}", measurements(values, ", "))))
 
         def line() -> str:
-            told = f"{said}, after {self._clock() - begun:.0f} s"
+            text = f"{state}, after {self._clock() - begun:.0f} s"
             if len(pace) < 2 or not pace[0][0] < pace[1][0] < total:
-                return told
+                return text
             (first, since), (done, now) = pace
-            return f"{told}, about {duration((total - done) * (now - since) / (done - first))} left"
+            return f"{text}, about {duration((total - done) * (now - since) / (done - first))} left"
 
         outermost = not self._stages
         with self._watched() if outermost else contextlib.nullcontext():
@@ -118,7 +117,7 @@ class Lines:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Tell what is due, from a thread of its own."""
+        """Call `tell` twice a second from another thread."""
         closed = threading.Event()
 
         def watch() -> None:

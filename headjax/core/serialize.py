@@ -7,7 +7,6 @@ run (`{"repeat": 12, "item": {...}}`), so that a stack of equal layers reads as 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import json
 import types
@@ -45,8 +44,8 @@ def kind_of(value: object) -> str:
 
 def kinds_of(base: type) -> list[str]:
     """Names of the registered kinds that are subclasses of `base`, or that a `Kind` can have, sorted."""
-    found = {name: cls if dataclasses.is_dataclass(cls) else Kind for name, cls in _KINDS.items()}
-    return sorted(name for name, cls in found.items() if issubclass(cls, base))
+    classes = {name: cls if dataclasses.is_dataclass(cls) else Kind for name, cls in _KINDS.items()}
+    return sorted(name for name, cls in classes.items() if issubclass(cls, base))
 
 
 def class_of_kind(name: str) -> Any:
@@ -66,8 +65,7 @@ def class_of(value: object) -> Any:
 
 def make(cls: Any, values: Mapping[str, Any]) -> Any:
     """An instance of a dataclass, or a `Kind` of another class, with these fields."""
-    made: Any = cls if dataclasses.is_dataclass(cls) else functools.partial(Kind, cls)
-    return made(**values)
+    return cls(**values) if dataclasses.is_dataclass(cls) else Kind(cls, **values)
 
 
 def is_group(value: object) -> bool:
@@ -105,8 +103,8 @@ def foreign_modules(value: Any) -> set[str]:
     if not is_group(value):
         return set()
     name = class_of(value).__module__
-    own = {name} if has_kind(value) and name.partition(".")[0] != "headjax" else set()
-    return own.union(*(foreign_modules(getattr(value, field)) for field in options_of(class_of(value))))
+    foreign = {name} if has_kind(value) and name.partition(".")[0] != "headjax" else set()
+    return foreign.union(*(foreign_modules(getattr(value, field)) for field in options_of(class_of(value))))
 
 
 def dumps(value: Any) -> str:
@@ -140,17 +138,17 @@ def _build_tuple(types_of: Sequence[Any], data: Sequence[Any], path: str) -> tup
     for entry in data:
         where = f"{path}[{len(items)}]"
         run = entry if isinstance(entry, Mapping) and set(entry) == {"repeat", "item"} else {"repeat": 1, "item": entry}
-        whole = type(run["repeat"]) is int and 1 <= run["repeat"] <= LISTED_MAX
-        require(whole, f"{where}.repeat", f"expected an int from 1 to {LISTED_MAX:,}, got {shown(run['repeat'])}")
+        usable = type(run["repeat"]) is int and 1 <= run["repeat"] <= LISTED_MAX
+        require(usable, f"{where}.repeat", f"expected an int from 1 to {LISTED_MAX:,}, got {shown(run['repeat'])}")
         items += [_build(types_of[0], run["item"], where)] * run["repeat"]
     return tuple(items)
 
 
 def _build_group(cls: type, data: dict[str, Any], path: str) -> Any:
     if "kind" in data:
-        name, known = data.pop("kind"), kinds_of(cls)
-        if not isinstance(name, str) or name not in known:
-            raise ConfigError(f"{path}.kind: {unknown_name('kind', name, known)}")
+        name, kinds = data.pop("kind"), kinds_of(cls)
+        if not isinstance(name, str) or name not in kinds:
+            raise ConfigError(f"{path}.kind: {unknown_name('kind', name, kinds)}")
         cls = _KINDS[name]
     elif not dataclasses.is_dataclass(cls) or getattr(cls, "__abstractmethods__", None):
         raise ConfigError(f"{path}.kind: missing; known: {', '.join(kinds_of(cls))}")

@@ -68,22 +68,22 @@ def weight(
     )
 
 
-def _redeclared(one: nnx.Param[Any], shape: tuple[int, ...], axes: tuple[str | None, ...], layers: int) -> Any:
+def _redeclared(param: nnx.Param[Any], shape: tuple[int, ...], axes: tuple[str | None, ...], layers: int) -> Any:
     """Declare the same parameter with another shape and `layers` more axes of layers in front."""
     return weight(
         shape,
         axes,
-        one.init,
-        inputs=tuple(i + layers for i in one.inputs),
-        decay=one.decay,
-        stacked=one.stacked + layers,
-        drawn_as_module=one.drawn_as_module,
+        param.init,
+        inputs=tuple(i + layers for i in param.inputs),
+        decay=param.decay,
+        stacked=param.stacked + layers,
+        drawn_as_module=param.drawn_as_module,
     )
 
 
-def with_axes(one: nnx.Param[Any], axes: tuple[str | None, ...]) -> nnx.Param[Any]:
+def with_axes(param: nnx.Param[Any], axes: tuple[str | None, ...]) -> nnx.Param[Any]:
     """Declare the same parameter with other logical axes."""
-    return _redeclared(one, one.shape, axes, 0)
+    return _redeclared(param, param.shape, axes, 0)
 
 
 def fan_in(weight: nnx.Param[Any]) -> int:
@@ -93,13 +93,13 @@ def fan_in(weight: nnx.Param[Any]) -> int:
 
 def fan_out(weight: nnx.Param[Any]) -> int:
     """Return the number of outputs that one input feeds."""
-    own = weight.shape[weight.stacked :]
-    return math.prod(own) // max(fan_in(weight), 1)
+    shape = weight.shape[weight.stacked :]
+    return math.prod(shape) // max(fan_in(weight), 1)
 
 
-def stack_weight(one: nnx.Param[Any], count: int) -> nnx.Param[Any]:
+def stack_weight(param: nnx.Param[Any], count: int) -> nnx.Param[Any]:
     """Declare the parameter of `count` equal layers, stacked along a new leading axis `layers`."""
-    return _redeclared(one, (count, *one.shape), ("layers", *one.out_sharding), 1)
+    return _redeclared(param, (count, *param.shape), ("layers", *param.out_sharding), 1)
 
 
 def one_layer(stack: nnx.Param[Any]) -> nnx.Param[Any]:
@@ -299,11 +299,11 @@ def initialize(tensors: Tensors, key: jax.Array, default: Initializer, dtype: An
         first = int(group[1]) if group else 0
         layers = range(first, first + (tensor.shape[0] if tensor.stacked else 1))
         paths = [_GROUP.sub(f"layers_{layer}", path) for layer in layers]
-        numbers = np.array([zlib.crc32(own.encode()) for own in paths], np.uint32)
+        numbers = np.array([zlib.crc32(name.encode()) for name in paths], np.uint32)
         if not tensor.stacked:
             return init(jax.random.fold_in(key, numbers[0]), tensor, dtype)
         keys = jax.vmap(functools.partial(jax.random.fold_in, key))(numbers)
-        return jax.vmap(lambda own: init(own, one_layer(tensor), dtype))(keys)
+        return jax.vmap(lambda key: init(key, one_layer(tensor), dtype))(keys)
 
     return map_tensors(draw, tensors)
 
@@ -312,21 +312,21 @@ _GROUP = re.compile(r"\blayers_([0-9]+)_[0-9]+\b")
 """The part of a path that names a group of layers, from the first to the last."""
 
 
-def bias_weight(given: bool, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param[Any] | None:
+def bias_weight(biased: bool, shape: tuple[int, ...], axes: tuple[str | None, ...]) -> nnx.Param[Any] | None:
     """Declare a bias, which begins as zeros; None where the layer has none."""
-    return weight(shape, axes, Zeros(), decay=False) if given else None
+    return weight(shape, axes, Zeros(), decay=False) if biased else None
 
 
 def check(tensors: Tensors, params: Mapping[str, Any]) -> None:
     """Compares arrays with their declarations."""
-    declared, given = flatten(tensors), flatten(params)
+    declared, arrays = flatten(tensors), flatten(params)
     for path, tensor in declared.items():
-        if path not in given:
+        if path not in arrays:
             raise ParameterError(f"{path}: missing; the config declares shape {list(tensor.shape)}")
-        shape = tuple(given[path].shape)
+        shape = tuple(arrays[path].shape)
         if shape != tensor.shape:
             raise ParameterError(f"{path}: has shape {list(shape)}, the config declares {list(tensor.shape)}")
-    for path in given:
+    for path in arrays:
         if path not in declared:
             raise ParameterError(f"{path}: not declared by the config")
 

@@ -88,8 +88,8 @@ def seconds_in_turns(
 def matrix_rate(size: int = 1024) -> float:
     """Return the floating-point operations a second of a float32 matrix product, the fastest of three."""
     matrix, product = jnp.ones((size, size), jnp.float32), jax.jit(jnp.matmul)
-    found = seconds_in_turns({"product": lambda: product(matrix, matrix)}, repeats=3)
-    return 2.0 * size**3 / min(found["product"])
+    times = seconds_in_turns({"product": lambda: product(matrix, matrix)}, repeats=3)
+    return 2.0 * size**3 / min(times["product"])
 
 
 def processor() -> str:

@@ -276,7 +276,7 @@ def given_label(output: Output, batch: Batch) -> jax.Array:
 
 def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
     """Return the error of a model whose output is for another task."""
-    has = f"{kind_of(config)}{config.answers()}"
+    has = f"{kind_of(config)}{config.output_description()}"
     fresh = isinstance(config, EncoderConfig) and isinstance(config.task, NoTask)
     hint = "; headjax finetune trains an output" if fresh else ""
     return HeadjaxError(f"task: it needs another model output: {wanted}; the model is: {has}{hint}")

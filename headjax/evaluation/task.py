@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.modules import arrays as arrays_of
-from headjax.core.programs import make_room
+from headjax.core.programs import evict_compiled
 from headjax.core.progress import Update
 from headjax.core.tensors import Params, require_finite
 from headjax.core.timing import finished
@@ -238,7 +238,7 @@ def measure_task(
         HeadjaxError: the model's output is for another task, or a loss or weight is not finite.
         DataError: no targets, or a token or label that the model does not have.
     """
-    make_room()
+    evict_compiled()
     model = task.fit(model)
     config = model.config
     arrays = (device_batch(config, batch) for batch in task.batches(batch_size, limit=limit, buckets=buckets))

@@ -209,13 +209,13 @@ class BlockMap(OutputMap):
 
 def with_change(layer: Block, slot: str, change: Change) -> Block:
     """Return a layer with another output map in a slot."""
-    changed: Block = own_copy(layer)
-    for variable, array in zip(output_map(getattr(changed, slot)), change, strict=True):
+    copy: Block = own_copy(layer)
+    for variable, array in zip(output_map(getattr(copy, slot)), change, strict=True):
         if variable is not None:
             array_before = variable.get_raw_value()
             total = np.asarray(fetch(array_before), np.float64) + array.reshape(array_before.shape)
             variable.set_raw_value(on_devices_of(array_before, jnp.asarray(total, array_before.dtype)))
-    return changed
+    return copy
 
 
 def on_devices_of(other: jax.Array, array: jax.Array) -> jax.Array:

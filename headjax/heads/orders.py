@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -284,7 +285,7 @@ class _Layer(NamedTuple):
         (moments, mean), flat_weight, changes = centred(fitted, each.biased), output.reshape(weight.shape), []
         inverse = damped_inverse(moments)
         for count in _measured_counts(len(removals.order)):
-            rows = rows_of(flat(removals.order[:count]), output.shape[1])
+            rows = rows_of(tuple(itertools.chain(*removals.order[:count])), output.shape[1])
             changes.append(without_features(inverse, flat_weight, rows)[1] - flat_weight)
         weights = np.stack(changes)  # [numbers, n, width]
         return cls(each.places, each.heads, removals, Change(weights.astype(np.float32), -mean @ weights))

@@ -103,10 +103,8 @@ def part_of(model: Any, order: Iterable[HeadId | str], share: float) -> Order:
     rank = {head: place for place, head in enumerate(dict.fromkeys(require_heads(sites, order)))}
     count, removed, refused = count_of_share(share, len(find_heads(sites))), Order(), Steps()
     for whole_groups in (True,) if any_numbers else (True, False):
-        if any_numbers:
-            steps = group_removals(sites, rank)
-        else:
-            steps = _equal_removals(model, sites, rank, removed, whole_groups)
+        equal = [] if any_numbers else _equal_removals(model, sites, rank, removed, whole_groups)
+        steps = list(group_removals(sites, rank)) if any_numbers else equal
         fitted, others = fitting(steps, count - len(removed))
         removed, refused = removed + fitted, refused + others
     none = "the order names no others" if any_numbers else "every layer keeps one of its heads"

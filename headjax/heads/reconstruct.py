@@ -20,7 +20,7 @@ from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.numbers import brief
-from headjax.core.programs import trim
+from headjax.core.programs import free_memory
 from headjax.core.progress import Update
 from headjax.heads.block_maps import BlockReader, OutputMap
 from headjax.heads.discovery import find_sites
@@ -200,7 +200,7 @@ def _reconstructed(
             kept, sums = _without_units(each, sums, count)
             removed_units[each.units] = tuple(np.flatnonzero(~kept).tolist())
         repairs.append(_repair(each, kept, sums, scale, ridges))
-        trim()
+        free_memory()
         if progress is not None:
             progress(len(repairs), {"held_out": repairs[-1].held_out})
     return Reconstruction(reader.repaired(), gone, removed_units, tuple(repairs), reader.count())

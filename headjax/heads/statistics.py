@@ -142,7 +142,7 @@ def head_roles(model: Model, batches: Iterable[Batch]) -> dict[HeadId, Role]:
         hits, possible = total[head.stack][head.layer]
         with np.errstate(invalid="ignore"):
             shares = dict(zip(ROLES, (hits[:, position(config, head)] / possible).tolist(), strict=True))
-        best = max(ROLES, key=lambda name, shares=shares: -1.0 if np.isnan(shares[name]) else shares[name])
+        best = max(ROLES, key=lambda name: -1.0 if np.isnan(shares[name]) else shares[name])
         roles[head] = Role(shares, best if shares[best] >= THRESHOLD else None)
     return roles
 

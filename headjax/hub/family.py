@@ -118,7 +118,9 @@ class Family:
         """Return the fields of a `config.json`; the family expresses an architecture if `read` of them returns it."""
         chosen = self._classes_of(config)
         if not chosen:
-            raise InexpressibleError(f"{self.model_type} has no class of a {kind_of(config)}{config.answers()}")
+            raise InexpressibleError(
+                f"{self.model_type} has no class of a {kind_of(config)}{config.output_description()}"
+            )
         fields = {"model_type": self.model_type, "architectures": [self.class_prefix + chosen[0].suffix]}
         return fields | dict(self.constants) | self.config.having(**chosen[0].parts).write(config, "")
 

@@ -78,16 +78,16 @@ def profile(
         raise DataError("batch: holds no examples to profile")
 
     run = _program(config, setting.mesh, setting.compute, exclude_padding)
-    found = {name: np.asarray(values) for name, values in run(params, batch, setting.key).items()}
-    if not all(np.isfinite(values).all() for values in found.values()):
+    omega = {name: np.asarray(values) for name, values in run(params, batch, setting.key).items()}
+    if not all(np.isfinite(values).all() for values in omega.values()):
         raise DataError("batch: has no finite variance to profile (no tokens but padding, or parameters not finite)")
-    for name, values in found.items():
+    for name, values in omega.items():
         if values[1] < _SMALLEST:
             raise DataError(
                 f"{name}: its input and first sub-layer have variance {values[1] ** 2:.2g}; Admin needs about one or "
                 f"more, or it all but cuts the shortcuts. Normalise or scale the embeddings."
             )
-    return found
+    return omega
 
 
 @functools.lru_cache(maxsize=2)
@@ -95,12 +95,12 @@ def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding:
     """Return the jitted function from parameters, a batch and a dropout key to every sub-layer's omega, by stack."""
 
     def omegas(params: Params, batch: Batch, key: jax.Array) -> dict[str, jax.Array]:
-        found = {name: [jnp.ones(())] for name in config.stacks()}
+        records_of = {name: [jnp.ones(())] for name in config.stacks()}
 
         def weigh(stack: str, joining: ResidualStep) -> jax.Array:
-            mask, omega = joining.mask if exclude_padding else None, found[stack][-1]
+            mask, omega = joining.mask if exclude_padding else None, records_of[stack][-1]
             shortcut, output = omega.astype(joining.x.dtype) * joining.x, joining.f(joining.x)
-            found[stack].append(jnp.sqrt(variance(shortcut, mask) + variance(output, mask)))
+            records_of[stack].append(jnp.sqrt(variance(shortcut, mask) + variance(output, mask)))
             weighed: jax.Array = joining.residual.norm(shortcut + output)
             return weighed
 
@@ -111,7 +111,7 @@ def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding:
             for block in blocks_of(model):
                 join = functools.partial(weigh, block.stack) if isinstance(block, LayerBlock) else None
                 state = block.run(state, options._replace(join=join))
-        return {name: jnp.stack(records[:-1]) for name, records in found.items()}
+        return {name: jnp.stack(records[:-1]) for name, records in records_of.items()}
 
     return jax.jit(omegas, out_shardings=replicated(mesh))
 
@@ -124,8 +124,8 @@ def variance(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     x = x.astype(jnp.float32)
     if mask is None:
         return jnp.var(x)
-    counted = jnp.broadcast_to(mask[:, :, None], x.shape)
-    return jnp.var(x, where=counted)
+    present = jnp.broadcast_to(mask[:, :, None], x.shape)
+    return jnp.var(x, where=present)
 
 
 def constant_omega(sub_layers: int) -> float:
@@ -146,6 +146,6 @@ class AdminConstant(Initialization):
         return dataclasses.replace(config, residual="scaled_post_norm")
 
     def draw(self, config: ModelConfig, key: jax.Array) -> Params:
-        counts = {name: sum(len(one.slots) for one in stack.layers) for name, stack in config.stacks().items()}
+        counts = {name: sum(len(layer.slots) for layer in stack.layers) for name, stack in config.stacks().items()}
         omega = {name: [constant_omega(count)] * count for name, count in counts.items()}
         return set_shortcuts(config, config.initialize(key), omega)

@@ -77,11 +77,11 @@ def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any])
     for name, stack in config.stacks().items():
         values = np.asarray(omega[name], np.float32).reshape(len(stack.layers), -1)
         for group in stack.groups:
-            layers, own = getattr(getattr(network, name), group.name), values[group.start : group.stop]
+            layers, multipliers = getattr(getattr(network, name), group.name), values[group.start : group.stop]
             for column, slot in enumerate(group.layer.residual_slots):
                 shortcut = getattr(layers, slot).shortcut
                 old = shortcut.get_raw_value()
-                new = jnp.broadcast_to(own[:, column, None], old.shape).astype(old.dtype)
+                new = jnp.broadcast_to(multipliers[:, column, None], old.shape).astype(old.dtype)
                 traced = isinstance(old, jax.core.Tracer)  # on no device yet
                 shortcut.set_raw_value(new if traced else jax.device_put(new, old.sharding))
     return arrays(network)

@@ -22,10 +22,10 @@ def initialize(spec: str) -> None:
     if spec == "auto":
         options: dict[str, Any] = {}
     else:
-        found = re.fullmatch(r"([^,]*:[^,]*),([0-9]{1,9}),([0-9]{1,9})", spec)
-        if found is None or int(found[3]) >= int(found[2]):
+        match = re.fullmatch(r"([^,]*:[^,]*),([0-9]{1,9}),([0-9]{1,9})", spec)
+        if match is None or int(match[3]) >= int(match[2]):
             raise HeadjaxError(f"--distributed: expected auto or HOST:PORT,N,I with I < N, got {spec!r}")
-        options = {"coordinator_address": found[1], "num_processes": int(found[2]), "process_id": int(found[3])}
+        options = {"coordinator_address": match[1], "num_processes": int(match[2]), "process_id": int(match[3])}
     try:
         jax.distributed.initialize(**options)
     except (RuntimeError, ValueError) as error:
@@ -66,14 +66,14 @@ def process_share(mesh: Mesh) -> Share:
     Processes whose devices hold the same examples (a model axis over hosts) have the same part.
     """
     parts = batch_parts(mesh)
-    held: dict[int, set[int]] = {}
+    rows_of: dict[int, set[int]] = {}
     place: Any = batch_sharding(mesh)
     for device, (rows,) in place.devices_indices_map((parts,)).items():
-        held.setdefault(device.process_index, set()).update(range(parts)[rows])
-    shards = sorted({frozenset(rows) for rows in held.values()}, key=min)
+        rows_of.setdefault(device.process_index, set()).update(range(parts)[rows])
+    shards = sorted({frozenset(rows) for rows in rows_of.values()}, key=min)
     divides = len({len(rows) for rows in shards}) == 1 and sum(len(rows) for rows in shards) == parts
     require(divides, "mesh", "its slices, data and fsdp axes do not divide evenly over the processes")
-    return Share(shards.index(frozenset(held[jax.process_index()])), len(shards))
+    return Share(shards.index(frozenset(rows_of[jax.process_index()])), len(shards))
 
 
 def on_this_process(tree: Any, mesh: Mesh) -> Any:

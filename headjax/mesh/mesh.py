@@ -95,23 +95,23 @@ class MeshConfig(Checked):
             named = ", ".join(f"{name}={size}" for name, size in zip(AXES[1:], sizes, strict=True))
             of = f" of each of {len(slices)} slices" if len(slices) > 1 else ""
             raise ConfigError(f"mesh: {named} does not fill {within} devices{of}")
-        arranged = np.stack([_arranged(own, sizes) for own in slices])
+        arranged = np.stack([_arranged(part, sizes) for part in slices])
         return Mesh(arranged, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
     def _slices(self, devices: list[jax.Device]) -> list[list[jax.Device]]:
         """Return the devices of every slice, slices by their index, devices in the order given."""
         if devices[0].platform != "tpu":
-            size, left = divmod(len(devices), max(self.slices, 1))
-            require(left == 0, "mesh.slices", f"{self.slices} does not divide {len(devices)} devices")
+            size, remainder = divmod(len(devices), max(self.slices, 1))
+            require(remainder == 0, "mesh.slices", f"{self.slices} does not divide {len(devices)} devices")
             return [devices[start : start + size] for start in range(0, len(devices), size)]
-        held: dict[int, list[jax.Device]] = {}
+        by_index: dict[int, list[jax.Device]] = {}
         for device in devices:
-            held.setdefault(slice_index(device), []).append(device)
-        known = f"{self.slices} named, but the devices belong to {len(held)}; name as many, or -1"
-        require(self.slices in (-1, len(held)), "mesh.slices", known)
-        even = len({len(own) for own in held.values()}) == 1
-        require(even, "mesh.slices", f"the {len(held)} slices hold different numbers of devices")
-        return [held[index] for index in sorted(held)]
+            by_index.setdefault(slice_index(device), []).append(device)
+        message = f"{self.slices} named, but the devices belong to {len(by_index)}; name as many, or -1"
+        require(self.slices in (-1, len(by_index)), "mesh.slices", message)
+        even = len({len(part) for part in by_index.values()}) == 1
+        require(even, "mesh.slices", f"the {len(by_index)} slices hold different numbers of devices")
+        return [by_index[index] for index in sorted(by_index)]
 
 
 def slice_index(device: jax.Device) -> int:
@@ -217,9 +217,9 @@ def explicit_mesh(*trees: Any) -> AbstractMesh | None:
     """Return the mesh with explicit axes that is set, or on which an array of the trees lies; None without one."""
     mesh = jax.sharding.get_abstract_mesh()
     for leaf in jax.tree.leaves(trees) if mesh.empty else ():
-        own = jax.typeof(leaf).sharding if isinstance(leaf, jax.Array) else None
-        if isinstance(own, NamedSharding) and AxisType.Explicit in own.mesh.axis_types:
-            mesh = own.mesh.abstract_mesh
+        sharding = jax.typeof(leaf).sharding if isinstance(leaf, jax.Array) else None
+        if isinstance(sharding, NamedSharding) and AxisType.Explicit in sharding.mesh.axis_types:
+            mesh = sharding.mesh.abstract_mesh
             break
     return mesh if AxisType.Explicit in mesh.axis_types and not mesh.manual_axes else None
 
@@ -236,11 +236,11 @@ def spread_by_compiler(function: Callable[..., Result], like: Any, *args: Any) -
     if mesh is None:
         return function(*args)
 
-    def place(given: Any) -> NamedSharding:
-        if isinstance(given, PartitionSpec):
-            return NamedSharding(mesh, given)
-        own = sharding_of(given)
-        return NamedSharding(mesh, PartitionSpec() if own is None else own.spec)
+    def place(target: Any) -> NamedSharding:
+        if isinstance(target, PartitionSpec):
+            return NamedSharding(mesh, target)
+        sharding = sharding_of(target)
+        return NamedSharding(mesh, PartitionSpec() if sharding is None else sharding.spec)
 
     places = jax.tree.map(place, like, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
     computed: Result = jax.sharding.auto_axes(function, out_sharding=places)(*args)
@@ -249,8 +249,8 @@ def spread_by_compiler(function: Callable[..., Result], like: Any, *args: Any) -
 
 def spread_by_example(function: Callable[..., Result], examples: jax.Array, *args: Any) -> Result:
     """Return `function(*args)` likewise: results with as many rows as `examples` lie as these along that axis."""
-    own = sharding_of(examples)
-    rows = PartitionSpec() if own is None else PartitionSpec(*own.spec[:1])
+    sharding = sharding_of(examples)
+    rows = PartitionSpec() if sharding is None else PartitionSpec(*sharding.spec[:1])
 
     def place(shape: jax.ShapeDtypeStruct) -> PartitionSpec:
         return rows if shape.shape[:1] == examples.shape[:1] else PartitionSpec()
@@ -262,12 +262,12 @@ def spread_by_example(function: Callable[..., Result], examples: jax.Array, *arg
 def placed_as(array: jax.Array, like: jax.Array, axes: int) -> jax.Array:
     """Return an array that lies along its first axes, where they are as long, as `like` does; whole along others."""
     mesh = explicit_mesh(like)
-    own = None if mesh is None else sharding_of(like)
-    if own is None:
+    sharding = None if mesh is None else sharding_of(like)
+    if sharding is None:
         return array
-    spec = [*own.spec, *[None] * (like.ndim - len(own.spec))][:axes]
+    spec = [*sharding.spec, *[None] * (like.ndim - len(sharding.spec))][:axes]
     kept = [name if array.shape[axis] == like.shape[axis] else None for axis, name in enumerate(spec)]
-    return jax.sharding.reshard(array, NamedSharding(own.mesh, PartitionSpec(*kept)))
+    return jax.sharding.reshard(array, NamedSharding(sharding.mesh, PartitionSpec(*kept)))
 
 
 def take(array: jax.Array, index: jax.typing.ArrayLike, axis: int, name: str) -> jax.Array:
@@ -276,19 +276,19 @@ def take(array: jax.Array, index: jax.typing.ArrayLike, axis: int, name: str) ->
     On a mesh with explicit axes an axis whose new length does not divide over its devices becomes whole on all of them,
     with a warning.
     """
-    mesh, own = explicit_mesh(array), sharding_of(array)
-    if mesh is None or own is None:
+    mesh, sharding = explicit_mesh(array), sharding_of(array)
+    if mesh is None or sharding is None:
         return jax.numpy.take(array, index, axis=axis)
-    spec = [*own.spec, *[None] * (array.ndim - len(own.spec))]
+    spec = [*sharding.spec, *[None] * (array.ndim - len(sharding.spec))]
     along = () if spec[axis] is None else (spec[axis],) if isinstance(spec[axis], str) else tuple(spec[axis])
     parts = int(np.prod([mesh.shape[part] for part in along], dtype=int))
     count = jax.numpy.shape(index)[0]
     if count % parts:
-        said = f"{name}: {count} entries do not divide over the mesh axis {' x '.join(along)}={parts}"
-        warnings.warn(f"{said}; every device holds all of them", stacklevel=2)
+        message = f"{name}: {count} entries do not divide over the mesh axis {' x '.join(along)}={parts}"
+        warnings.warn(f"{message}; every device holds all of them", stacklevel=2)
         spec[axis] = None
-    taken = functools.partial(jax.numpy.take, axis=axis)
-    return spread_by_compiler(taken, PartitionSpec(*spec), array, jax.numpy.asarray(index))
+    take_along = functools.partial(jax.numpy.take, axis=axis)
+    return spread_by_compiler(take_along, PartitionSpec(*spec), array, jax.numpy.asarray(index))
 
 
 def on_automatic_axes(function: F) -> F:
@@ -329,10 +329,10 @@ def _moved(tree: Any, mesh: Mesh) -> Any:
     def move(leaf: Any) -> Any:
         if isinstance(leaf, Iterator):
             return (_moved(each, mesh) for each in leaf)
-        own = leaf.sharding if isinstance(leaf, jax.Array) else None
-        if not isinstance(own, NamedSharding) or own.mesh.size != mesh.size:
+        sharding = leaf.sharding if isinstance(leaf, jax.Array) else None
+        if not isinstance(sharding, NamedSharding) or sharding.mesh.size != mesh.size:
             return leaf
-        return jax.device_put(leaf, NamedSharding(mesh, own.spec))
+        return jax.device_put(leaf, NamedSharding(mesh, sharding.spec))
 
     return jax.tree.map(move, tree, is_leaf=_is_leaf)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -45,18 +45,18 @@ def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> 
     mesh = current_mesh(*SPREADING)
     parts = 1 if mesh is None else batch_parts(mesh)
 
-    def own(key: jax.Array, rate: jax.typing.ArrayLike, batch: int = shape[0] // parts) -> jax.Array:
+    def bernoulli(key: jax.Array, rate: jax.typing.ArrayLike, batch: int = shape[0] // parts) -> jax.Array:
         """A generator's bits go through memory, and 16 are half of 32: the rate holds to one part in 65,536."""
         bits = jax.random.bits(key, (batch, *shape[1:]), jnp.uint16)
         return bits.astype(jnp.float32) < jnp.asarray(1.0 - rate, jnp.float32) * 2.0**16
 
     if mesh is None or parts == 1 or shape[0] % parts:
-        return own(key, rate, shape[0])
-    axes, whole = axes_of(mesh, BATCH_AXES), PartitionSpec()
+        return bernoulli(key, rate, shape[0])
+    axes, replicated = axes_of(mesh, BATCH_AXES), PartitionSpec()
 
     def part(key: jax.Array, rate: jax.typing.ArrayLike) -> jax.Array:
-        return own(jax.random.fold_in(key, jax.lax.axis_index(axes)), rate)
+        return bernoulli(jax.random.fold_in(key, jax.lax.axis_index(axes)), rate)
 
-    return jax.shard_map(part, mesh=mesh, in_specs=(whole, whole), out_specs=PartitionSpec(axes), check_vma=False)(
-        key, rate
-    )
+    return jax.shard_map(
+        part, mesh=mesh, in_specs=(replicated, replicated), out_specs=PartitionSpec(axes), check_vma=False
+    )(key, rate)

@@ -82,8 +82,8 @@ def moment_shardings(tensors: Tensors, mesh: Mesh, sharding: ShardingConfig = Sh
         return shardings(tensors, mesh, sharding=sharding)
 
     def place(path: str, tensor: nnx.Param[Any]) -> NamedSharding:
-        own = partition_spec(path, tensor, mesh, sharding=sharding)
-        return NamedSharding(mesh, moment_spec(tensor, own, mesh))
+        spec = partition_spec(path, tensor, mesh, sharding=sharding)
+        return NamedSharding(mesh, moment_spec(tensor, spec, mesh))
 
     return map_tensors(place, tensors)
 

@@ -42,15 +42,23 @@ HEAD_STACKS = {
 """Place of each head stack in a model: (stack, slot of its layers)."""
 
 
-class Site(NamedTuple):
-    """Place of an attention layer in a model, see `HEAD_STACKS`."""
+class LayerSlot(NamedTuple):
+    """Place of an attention layer in a model, see `HEAD_STACKS`.
+
+    Attributes:
+        head_stack: Head stack.
+        stack, slot: Stack of the layer, and the layer's slot.
+        layer: Number of the layer in its stack.
+        attention: Formulation.
+        tied: Layers that share its parameters, itself included, ascending.
+    """
 
     head_stack: str
     stack: str
     slot: str
     layer: int
     attention: Kind
-    tied: tuple[int, ...]  # the layers that share its parameters, itself included, ascending
+    tied: tuple[int, ...]
 
     @property
     def first(self) -> bool:
@@ -194,14 +202,14 @@ class ModelConfig(Checked, abc.ABC):
         for fields in self.STACKS.values():
             count = getattr(self, fields["num_layers"])
             for name in (fields[name] for name in BY_LAYER if name in fields):
-                given = len(getattr(self, name))
-                require(given == count, name, f"names {given} layers, but {fields['num_layers']} is {count}")
+                entries = len(getattr(self, name))
+                require(entries == count, name, f"names {entries} layers, but {fields['num_layers']} is {count}")
             name = fields.get("position_bias", "")
             bias = getattr(self, name, None)
             if bias is not None:
-                last = max((head for one in getattr(self, fields["attention"]) for head in one.ids), default=0)
-                known = last < bias.num_heads
-                require(known, name, f"num_heads is {bias.num_heads}, but a layer has a head numbered {last}")
+                last = max((head for kind in getattr(self, fields["attention"]) for head in kind.ids), default=0)
+                enough = last < bias.num_heads
+                require(enough, name, f"num_heads is {bias.num_heads}, but a layer has a head numbered {last}")
         self.validate()
 
     def validate(self) -> None:
@@ -229,7 +237,7 @@ class ModelConfig(Checked, abc.ABC):
             varying = {name: getattr(self, fields[name]) for name in BY_LAYER if name in fields}
             by_layer = [dict(zip(varying, values, strict=True)) for values in zip(*varying.values(), strict=True)]
             stacks[stack] = StackConfig(
-                layers=tuple(LayerConfig(**shared | own) for own in by_layer),
+                layers=tuple(LayerConfig(**shared | values) for values in by_layer),
                 position_bias=getattr(self, fields["position_bias"]) if "position_bias" in fields else None,
                 causal=stack == "decoder" or getattr(self, "causal", False),
                 normed=not getattr(self, "pooled_norm", False),
@@ -238,12 +246,12 @@ class ModelConfig(Checked, abc.ABC):
         return stacks
 
     def with_layers(self, layers: Mapping[str, Sequence[LayerConfig]]) -> Self:
-        """Return the config with these layers of stacks, which differ in what fields hold by layer alone."""
+        """Return the config with these layers of stacks, of which only the fields in `BY_LAYER` are read."""
         changes: dict[str, Any] = {}
-        for stack, own in layers.items():
+        for stack, configs in layers.items():
             fields = self.STACKS[stack]
-            changes[fields["num_layers"]] = len(own)
-            changes |= {fields[n]: tuple(getattr(one, n) for one in own) for n in BY_LAYER if n in fields}
+            changes[fields["num_layers"]] = len(configs)
+            changes |= {fields[n]: tuple(getattr(layer, n) for layer in configs) for n in BY_LAYER if n in fields}
         return dataclasses.replace(self, **changes)
 
     def tensors(self) -> Tensors:
@@ -265,10 +273,10 @@ class ModelConfig(Checked, abc.ABC):
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes and types of a training batch: every array that the forward and the loss read."""
 
-    def answers(self) -> str:
-        """Return what the model answers with, as it goes on in a line about the model; by default the task."""
-        own: Any = self
-        return str(own.task.answers())
+    def output_description(self) -> str:
+        """Return the model's output in words, such as `, task regression`, for the end of a line about the model."""
+        config: Any = self
+        return str(config.task.output_description())
 
     def ranges(self) -> Mapping[str, Range]:
         """Return the range of integers of each array of a batch, by name, see `headjax.models.inputs.check_batch`."""
@@ -289,13 +297,14 @@ class ModelConfig(Checked, abc.ABC):
             if stack in stacks and getattr(stacks[stack].layers[0], slot) is not None
         }
 
-    def site(self, head_stack: str, layer: int) -> Site:
+    def site(self, head_stack: str, layer: int) -> LayerSlot:
         """Return the place of one attention layer; the model has the head stack and the layer."""
         name, slot = HEAD_STACKS[head_stack]
         stack = self.stacks()[name]
-        return Site(head_stack, name, slot, layer, getattr(stack.layers[layer], slot), stack.tied_layers(layer))
+        kind = getattr(stack.layers[layer], slot)
+        return LayerSlot(head_stack, name, slot, layer, kind, stack.tied_layers(layer))
 
-    def sites(self, head_stacks: Collection[str] | None = None) -> tuple[Site, ...]:
+    def sites(self, head_stacks: Collection[str] | None = None) -> tuple[LayerSlot, ...]:
         """Return the places of all attention layers, or of these head stacks alone."""
         return tuple(
             self.site(name, layer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -188,18 +188,19 @@ def continue_until(settings: Settings, model: GenerativeModel, key: jax.Array, l
 @functools.partial(jax.jit, static_argnums=0)
 def best_beams(settings: Settings, loop: Loop) -> Beams:
     """Return the best hypotheses of a beam search that is over."""
-    assert loop.best is not None
-    examples, beams, longest = loop.best.tokens.shape
+    best = cast(Beams, loop.best)
+    examples, beams, longest = best.tokens.shape
     # Those still alive at the end are as long as allowed; those alive when the search stopped early cannot win.
     scores = jnp.where(loop.step == longest, settings.score(loop.log_probability, longest), NEVER)
     alive = Beams(loop.tokens, loop.lengths, scores)
-    return loop.best.best(jax.tree.map(lambda array: array.reshape(examples, beams, *array.shape[1:]), alive), beams)
+    alive = jax.tree.map(lambda array: array.reshape(examples, beams, *array.shape[1:]), alive)
+    return best.best(alive, beams)
 
 
 def _chosen(settings: Settings, loop: Loop, logits: jax.Array, key: jax.Array) -> Loop:
     """Return the loop with a token more of each continuation that has not ended; logits are `[rows, vocabulary]`."""
-    if settings.beams:
-        return _extended(settings, loop, logits)
+    if loop.best is not None:
+        return _extended(settings, loop, loop.best, logits)
     token = settings.sampler(logits, jax.random.fold_in(key, loop.step)).astype(jnp.int32)
     logit = jnp.take_along_axis(logits, token[:, None], axis=1)[:, 0]
     running = ~loop.finished
@@ -214,10 +215,9 @@ def _chosen(settings: Settings, loop: Loop, logits: jax.Array, key: jax.Array) -
     )
 
 
-def _extended(settings: Settings, loop: Loop, logits: jax.Array) -> Loop:
+def _extended(settings: Settings, loop: Loop, best: Beams, logits: jax.Array) -> Loop:
     """Return the loop with the best extensions of all beams by a token; those that end compete with the `best`."""
-    assert loop.best is not None
-    examples, beams, longest = loop.best.tokens.shape
+    examples, beams, longest = best.tokens.shape
     vocabulary, length = logits.shape[-1], loop.step + 1
     extended = loop.log_probability[:, None] + jax.nn.log_softmax(logits, axis=-1)
     # Of twice as many candidates as beams, at least as many as beams do not end.
@@ -228,7 +228,7 @@ def _extended(settings: Settings, loop: Loop, logits: jax.Array) -> Loop:
 
     ended = token == settings.end_token
     scores = jnp.where(ended & (top > NEVER / 2), settings.score(top, length), NEVER)
-    best = loop.best.best(Beams(tokens, jnp.full(top.shape, length, jnp.int32), scores), beams)
+    best = best.best(Beams(tokens, jnp.full(top.shape, length, jnp.int32), scores), beams)
     live, kept = jax.lax.top_k(jnp.where(ended, NEVER, top), beams)
     rows = jnp.take_along_axis(parent, kept, axis=1) + beams * jnp.arange(examples)[:, None]
     return Loop(

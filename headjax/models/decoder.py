@@ -84,8 +84,10 @@ class DecoderConfig(GenerativeConfig):
         """The tokens and the size of their embeddings."""
         return Vocabulary(self.vocab_size, self.width)
 
-    def answers(self) -> str:
-        return f", output {'tied' if self.tied else 'untied'}" if self.task is None else self.task.answers()
+    def output_description(self) -> str:
+        if self.task is not None:
+            return self.task.output_description()
+        return f", output {'tied' if self.tied else 'untied'}"
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         if self.task is None:
@@ -95,8 +97,8 @@ class DecoderConfig(GenerativeConfig):
 
     def ranges(self) -> dict[str, Range]:
         tokens, labels = Range(self.vocab_size, "tokens"), Range(self.vocab_size, "tokens", ignored=IGNORED)
-        own = {"labels": labels} if self.task is None else self.task.ranges(self.vocabulary)
-        return {"input_ids": tokens, **own, "position_ids": self.position_table.range}
+        of_task = {"labels": labels} if self.task is None else self.task.ranges(self.vocabulary)
+        return {"input_ids": tokens, **of_task, "position_ids": self.position_table.range}
 
 
 class Decoder(GenerativeModel, config=DecoderConfig):
@@ -165,8 +167,8 @@ class Decoder(GenerativeModel, config=DecoderConfig):
         if "segment_ids" in batch:  # the first token of a packed example follows another one
             segments = jnp.asarray(batch["segment_ids"])
             targets = jnp.where(segments[:, 1:] == segments[:, :-1], targets, IGNORED)
-        losses, counted = cross_entropy(output.require_logits()[:, :-1], targets)
-        return Loss(losses.sum(axis=1), counted.sum(axis=1))
+        losses, weight = cross_entropy(output.require_logits()[:, :-1], targets)
+        return Loss(losses.sum(axis=1), weight.sum(axis=1))
 
     def embed_tokens(self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
         return self.embeddings(tokens, positions=positions, key=key)

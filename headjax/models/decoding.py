@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +29,10 @@ def empty_cache(
     layers, batch = list[LayerCache](), example.shape[0]
     for group in stack.config.groups:
         for layer in group.each(getattr(stack, group.name)):
-            one = layer.attention.key_values(example, jnp.zeros((1, 1), jnp.int32))
-            room = {name: jnp.zeros((batch, capacity, *a.shape[2:]), a.dtype) for name, a in one.items()}
-            read = None if memory is None else layer.cross_attention.key_values(memory, None)
-            layers.append(LayerCache({name: stored(array) for name, array in room.items()}, read))
+            shapes = layer.attention.key_values(example, jnp.zeros((1, 1), jnp.int32))
+            empty = {name: jnp.zeros((batch, capacity, *a.shape[2:]), a.dtype) for name, a in shapes.items()}
+            cross = None if memory is None else layer.cross_attention.key_values(memory, None)
+            layers.append(LayerCache({name: stored(array) for name, array in empty.items()}, cross))
     return Cache(layers, jnp.zeros((batch, capacity), jnp.int32), jnp.zeros((batch, capacity), bool), 0, source)
 
 
@@ -86,14 +85,12 @@ class GenerativeModel(Model):
             seen, offset = cache.positions, jnp.asarray(cache.used)
             mask = Mask(True, keys=cache.present, query_offset=offset, query_positions=queries, key_positions=keys)
         state = State(x, mask=mask, positions=positions, memory_mask=Mask(keys=cache.source))
-        before = [_by_slot(layer, cache.used) for layer in cache.layers]
+        before = [
+            {"attention": AttentionCache(layer.attention, cache.used), "cross_attention": layer.cross_attention}
+            for layer in cache.layers
+        ]
         state, reports = self.decoder(self.decoder.biased(state, seen), options, before)
         layers = [old._replace(attention=new[CACHE]) for old, new in zip(cache.layers, reports, strict=True)]
         hidden = self.decoder.end(state.x)
         hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
         return self.logits(hidden), cache._replace(layers=layers, used=jnp.asarray(cache.used, jnp.int32) + length)
-
-
-def _by_slot(layer: LayerCache, used: jax.Array | int) -> dict[str, Any]:
-    """Return the caches of a layer's attentions."""
-    return {"attention": AttentionCache(layer.attention, used), "cross_attention": layer.cross_attention}

@@ -132,10 +132,10 @@ class EncoderConfig(TokenConfig):
         return abstract_integers((batch_size, length), *names) | self.task.example_labels(batch_size, length)
 
     def ranges(self) -> dict[str, Range]:
-        found = {"input_ids": Range(self.vocab_size, "tokens")}
+        ranges = {"input_ids": Range(self.vocab_size, "tokens")}
         if self.segments:
-            found["token_type_ids"] = Range(self.segments, "segments")
-        return found | {"position_ids": self.position_table.range} | self.task.ranges(self.vocabulary)
+            ranges["token_type_ids"] = Range(self.segments, "segments")
+        return ranges | {"position_ids": self.position_table.range} | self.task.ranges(self.vocabulary)
 
 
 class Encoder(Model, config=EncoderConfig):
@@ -177,8 +177,8 @@ class Encoder(Model, config=EncoderConfig):
         tokens, present, positions, segments = read_tokens(batch, config.position_table, causal=False)
         x = model.embeddings(tokens, positions=positions, segments=types, key=fold(key, 0))  # [batch, length, width]
         mask = Mask(causal=config.causal, keys=present, query_segments=segments, key_segments=segments)
-        counted = positions if config.position_bias is None else None  # distances count padding
-        state = State(x, batch=batch, mask=mask, positions=counted, query_mask=present)
+        stream_positions = positions if config.position_bias is None else None  # distances count padding
+        state = State(x, batch=batch, mask=mask, positions=stream_positions, query_mask=present)
         return model.encoder.biased(state)
 
     def finish(self, state: State, compute: Compute = Compute(), key: jax.Array | None = None) -> Output:

@@ -135,8 +135,8 @@ class EncoderDecoderConfig(GenerativeConfig):
         sizes = f"vocab_size is {self.vocab_size}, target_vocab_size {self.target_tokens}"
         require(one_table, "share_tokens", f"{sizes}; only equal tables can be one")
         for field in ("start_token", "padding_token"):
-            known = getattr(self, field) < self.target_tokens
-            require(known, field, f"must be a token of the {self.target_tokens}, got {getattr(self, field)}")
+            exists = getattr(self, field) < self.target_tokens
+            require(exists, field, f"must be a token of the {self.target_tokens}, got {getattr(self, field)}")
 
     @property
     def target_tokens(self) -> int:
@@ -146,7 +146,7 @@ class EncoderDecoderConfig(GenerativeConfig):
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size, length), "input_ids", "attention_mask", "labels")
 
-    def answers(self) -> str:
+    def output_description(self) -> str:
         return f", output {'tied' if self.tied else 'untied'}"
 
     def ranges(self) -> dict[str, Range]:
@@ -248,8 +248,8 @@ class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
 
     def losses(self, output: Output, batch: Batch, *, smoothed: bool = True) -> Loss:
         labels, smoothing = batch_array(batch, "labels"), self.config.label_smoothing if smoothed else 0.0
-        losses, counted = cross_entropy(output.require_logits(), labels, smoothing)
-        return Loss(losses.sum(axis=1), counted.sum(axis=1))
+        losses, weight = cross_entropy(output.require_logits(), labels, smoothing)
+        return Loss(losses.sum(axis=1), weight.sum(axis=1))
 
     def decoder_inputs(self, batch: Batch) -> jax.Array:
         """Return `decoder_input_ids`, or the labels after the start token, without the last; if packed, of each."""
@@ -272,8 +272,8 @@ class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
     def count_tokens(self, batch: Batch) -> jax.Array:
         """The tokens of both sides."""
         inputs = self.decoder_inputs(batch)
-        counted = self.valid_tokens(batch)
-        return super().count_tokens(batch) + (inputs.size if counted is None else counted.sum())
+        valid = self.valid_tokens(batch)
+        return super().count_tokens(batch) + (inputs.size if valid is None else valid.sum())
 
     def read_target(self, batch: Batch, tokens: jax.Array | None = None) -> Read:
         """Return the decoder's inputs, by default those that the batch gives or its labels make."""

@@ -103,10 +103,10 @@ def generate(
         end_token = end_of_text(tokenizer_of(model))
     inputs: Batch = batch if isinstance(batch, Mapping) else prompt_batch(model, texts or ())
     choices: dict[str, Any] = {"padding_token": padding_token, "sampler": sampler, "compute": compute}
-    found = begin(model, inputs, max_new_tokens, seed, end_token=end_token, **choices).advance()
+    generated = begin(model, inputs, max_new_tokens, seed, end_token=end_token, **choices).advance()
     if texts is None:
-        return found
-    continued = texts_of(model, inputs, np.asarray(found.tokens), np.asarray(found.lengths), end_token)
+        return generated
+    continued = texts_of(model, inputs, np.asarray(generated.tokens), np.asarray(generated.lengths), end_token)
     return continued[0] if isinstance(batch, str) else continued
 
 
@@ -179,8 +179,8 @@ class Generation:
         """Generate until there are so many tokens (None is all that are asked for) and return all so far."""
         until = self.settings.max_new_tokens if until is None else until
         self.loop = continue_until(self.settings, self.model, self.key, self.loop, until)
-        found = Generated(self.loop.tokens, self.loop.lengths, self.loop.log_probability)
-        return jax.tree.map(jax.numpy.array, found)  # the next call takes these arrays' memory
+        generated = Generated(self.loop.tokens, self.loop.lengths, self.loop.log_probability)
+        return jax.tree.map(jax.numpy.array, generated)  # the next call takes these arrays' memory
 
 
 def begin(model: Model, batch: Batch, max_new_tokens: int, seed: int = 0, **choices: Any) -> Generation:
@@ -205,10 +205,10 @@ def cache_bytes(model: Model, batch: Batch, new_tokens: int) -> int:
 def check_room(field: str, model: Model, batch: Batch, texts: int, new_tokens: int) -> None:
     """Check that the caches of as many texts as long as that of the batch can fit into memory at a time."""
     there, length = memory_of(), prompt_length(model.config, batch) + new_tokens
-    asked = f"{texts:,} x {length:,} tokens"
-    check_memory(field, texts * length * 4, there, asked)  # larger ones have no shape that JAX could tell the bytes of
+    size = f"{texts:,} x {length:,} tokens"
+    check_memory(field, texts * length * 4, there, size)  # larger ones have no shape that JAX could tell the bytes of
     try:
         check_positions(model.config, batch, new_tokens)
-        check_memory(field, texts * cache_bytes(model, batch, new_tokens), there, f"the caches of {asked}")
+        check_memory(field, texts * cache_bytes(model, batch, new_tokens), there, f"the caches of {size}")
     except DataError as error:  # more than the model has positions
         raise DataError(f"{field}: {error}") from None

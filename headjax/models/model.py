@@ -117,8 +117,8 @@ class Model(nnx.Module):
     @property
     def history(self) -> tuple[Mapping[str, Any], ...]:
         """Changes made to the model, oldest first."""
-        found: tuple[Mapping[str, Any], ...] = self.beside.value["history"]
-        return found
+        history: tuple[Mapping[str, Any], ...] = self.beside.value["history"]
+        return history
 
     @property
     def tokenizer(self) -> Any:
@@ -128,8 +128,8 @@ class Model(nnx.Module):
     @property
     def files(self) -> Mapping[str, bytes]:
         """Files that came with the model, which an export gives back: its model card, how it reads images and chats."""
-        found: Mapping[str, bytes] = self.beside.value["files"]
-        return found
+        files: Mapping[str, bytes] = self.beside.value["files"]
+        return files
 
     def __call__(
         self,
@@ -214,10 +214,10 @@ class Model(nnx.Module):
                 place, group = groups[site.path]
                 layers = self.config.attentions()[place.head_stack][group.start : group.stop]
                 ids = tuple(head for attention in layers for head in attention.ids)
-                known = ids if len(ids) == group.count * site.heads else None
+                names = ids if len(ids) == group.count * site.heads else None
                 first = (place.head_stack, group.start)
                 tied = len(group.tied(place.layer)) > 1
-                site = dataclasses.replace(site, first=first, layers=group.count, ids=known, tied=tied)  # noqa: PLW2901
+                site = dataclasses.replace(site, first=first, layers=group.count, ids=names, tied=tied)  # noqa: PLW2901
             named[site.path] = site
         return [named[path] for path in sorted(named, key=[*groups, *named].index)]
 
@@ -228,12 +228,13 @@ class Model(nnx.Module):
             f"{name} {sum(layer.num_heads for layer in layers)} in {len(layers)} layers"
             for name, layers in self.config.attentions().items()
         ]
-        made = ", ".join(str(entry.get("action", "?")) for entry in self.history[-5:])
+        history = ", ".join(str(entry.get("action", "?")) for entry in self.history[-5:])
         lines = [
-            f"Model: {kind_of(self.config)}, width {self.config.width}{self.config.answers()}",
+            f"Model: {kind_of(self.config)}, width {self.config.width}{self.config.output_description()}",
             f"  heads: {', '.join(stacks)}",
             f"  parameters: {self.num_parameters:,}" + (f" ({', '.join(types)})" if types else ", none loaded"),
-            f"  tokenizer: {'none' if self.tokenizer is None else 'yes'}" + (f"; history: {made}" if made else ""),
+            f"  tokenizer: {'none' if self.tokenizer is None else 'yes'}"
+            + (f"; history: {history}" if history else ""),
         ]
         return "\n".join(lines)
 
@@ -256,12 +257,10 @@ class Model(nnx.Module):
         if "params" in changes or config.stacks() != stacks:
             model = Model(config, changes.get("params", self.params), **about)
         else:
-            own = {name: part for name, part in weights_of(self).items() if name in stacks}
-            model = Model(
-                config, {name: arrays(part) for name, part in weights_of(self).items() if name not in own}, **about
-            )
-            for name, part in own.items():  # as they are, with whatever has been put into them
-                setattr(model, name, own_copy(part))
+            parts = weights_of(self)
+            model = Model(config, {name: arrays(part) for name, part in parts.items() if name not in stacks}, **about)
+            for name in filter(stacks.__contains__, parts):  # as they are, with whatever has been put into them
+                setattr(model, name, own_copy(parts[name]))
         model.deterministic = self.deterministic
         return model
 
@@ -276,8 +275,8 @@ class Model(nnx.Module):
             >>> len(model.unstacked().decoder.layers_0_3)
             4
         """
-        wanted = any(array.dtype != compute.type for array in jax.tree.leaves(nnx.state(self, nnx.Param)))
-        model: Self = jax.tree.map(lambda array: array, _cast(compute, self) if wanted else self)
+        casts = any(array.dtype != compute.type for array in jax.tree.leaves(nnx.state(self, nnx.Param)))
+        model: Self = jax.tree.map(lambda array: array, _cast(compute, self) if casts else self)
         for name, stack in model.config.stacks().items():
             module = getattr(model, name)
             for group in stack.groups:
@@ -334,32 +333,32 @@ def check_parts(model: Model) -> None:
     _check_weights(weights_of(model), weights_of(declared_model(model.config)), "")
 
 
-def _check_weights(found: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -> None:
-    for name, own in found.items():
+def _check_weights(parts: Mapping[str, Any], expected: Mapping[str, Any], path: str) -> None:
+    for name, part in parts.items():
         where = f"{path}/{name}".strip("/")
-        there: Any = wanted.get(name)
-        if isinstance(own, nnx.List) and there is not None:  # layers by themselves, as generation reads them
-            for number, layer in enumerate(own):
-                _check_weights(weights_of(layer), weights_of(there), f"{where}/{number}")
-        elif isinstance(own, nnx.Module) and type(own) is type(there) and settings(own) == settings(there):
-            _check_weights(weights_of(own), weights_of(there), where)
-        elif not isinstance(own, nnx.Variable) or there is None:
-            here = f"a {type(there).__name__}" if there is not None else "nothing"
-            is_here = "has gates" if here[2:] == type(own).__name__ else f"is a {type(own).__name__}"
+        declared: Any = expected.get(name)
+        if isinstance(part, nnx.List) and declared is not None:  # layers by themselves, as generation reads them
+            for number, layer in enumerate(part):
+                _check_weights(weights_of(layer), weights_of(declared), f"{where}/{number}")
+        elif isinstance(part, nnx.Module) and type(part) is type(declared) and settings(part) == settings(declared):
+            _check_weights(weights_of(part), weights_of(declared), where)
+        elif not isinstance(part, nnx.Variable) or declared is None:
+            kind = f"a {type(declared).__name__}" if declared is not None else "nothing"
+            is_here = "has gates" if kind[2:] == type(part).__name__ else f"is a {type(part).__name__}"
             raise ParameterError(
-                f"{where}: {is_here}, where the config describes {here}; the model computes with it, but cannot be "
+                f"{where}: {is_here}, where the config describes {kind}; the model computes with it, but cannot be "
                 "written or rewritten so: change layers with headjax.map_attention, and give gates last"
             )
 
 
 def probes_of(**reports: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]] | None:
-    """Return what a probe returned, by head stack, from the reports of the layers by stack; None without a probe."""
-    found = {
+    """Return the results of a probe by head stack, from the reports of the layers by stack; None without a probe."""
+    results = {
         head_stack_at(stack, slot): [layer[slot] for layer in layers]
         for stack, layers in reports.items()
         for slot in (layers[0] if layers else ())
     }
-    return found or None
+    return results or None
 
 
 def probabilities(probe: Probe) -> jax.Array | None:

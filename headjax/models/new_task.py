@@ -26,7 +26,7 @@ def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
         >>> encoder = headjax.Model(small, rngs=nnx.Rngs(0))
         >>> headjax.with_task(encoder, three).config.task.classes
         3
-        >>> headjax.with_task(headjax.demo_model(), three).config.answers()
+        >>> headjax.with_task(headjax.demo_model(), three).config.output_description()
         ', task classification of 3 classes'
 
     Args:
@@ -40,13 +40,13 @@ def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
     config: Any = model.config
     if not hasattr(config, "task"):
         raise ConfigError(f"task: the output of a {kind_of(config)} cannot be exchanged")
-    own: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     if isinstance(config, DecoderConfig):
-        own = {"tied": True, "output_bias": False, "softcap": None}  # as of no language model
+        changes = {"tied": True, "output_bias": False, "softcap": None}  # as of no language model
     elif task.needs_pooler and not config.pools:
-        own = {"pooler": "tanh"}
-    changed = dataclasses.replace(config, task=task, **own)
-    tensors = changed.tensors()
-    fresh = {name: tensors[name] for name in ("output", *(["pooler"] if "pooler" in own else []))}
+        changes = {"pooler": "tanh"}
+    new_config = dataclasses.replace(config, task=task, **changes)
+    tensors = new_config.tensors()
+    fresh = {name: tensors[name] for name in ("output", *(["pooler"] if "pooler" in changes else []))}
     params = model.params | initialize(fresh, jax.random.key(seed), config.initializer)
-    return model.replace(config=changed, params=params).with_entry("task", output=to_data(task))
+    return model.replace(config=new_config, params=params).with_entry("task", output=to_data(task))

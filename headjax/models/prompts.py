@@ -41,10 +41,10 @@ def prompt_batch(
     end = end_of_text(tokenizer)
     reads_source = isinstance(model.config, EncoderDecoderConfig)
     for number, text in enumerate(texts) if special else ():
-        unknown = next((found for found in SPELLED.findall(text) if found not in tokenizer.special_tokens), None)
+        unknown = next((token for token in SPELLED.findall(text) if token not in tokenizer.special_tokens), None)
         if unknown is not None:
-            known = ", ".join(tokenizer.special_tokens) or "none"
-            raise DataError(f"prompts[{number}]: {unknown} is no special token of the model; it has {known}")
+            names = ", ".join(tokenizer.special_tokens) or "none"
+            raise DataError(f"prompts[{number}]: {unknown} is no special token of the model; it has {names}")
     encoded = [_ended(tokenizer.prompt_ids(text, spelled=special), end, reads_source) for text in texts]
     empty = next((number for number, ids in enumerate(encoded) if not ids), None)
     if empty is not None:
@@ -125,6 +125,6 @@ def texts_of(
         else:
             # Some vocabularies drop the space before the first token of a text, so that it is decoded in its place.
             prompt = np.asarray(batch["input_ids"][row])[np.asarray(batch["attention_mask"][row]) == 1]
-            whole, before = tokenizer.decode([*prompt, *ids]), tokenizer.decode(prompt)
-            texts.append(whole[len(before) :] if whole.startswith(before) else tokenizer.decode(np.asarray(ids)))
+            text, before = tokenizer.decode([*prompt, *ids]), tokenizer.decode(prompt)
+            texts.append(text[len(before) :] if text.startswith(before) else tokenizer.decode(np.asarray(ids)))
     return texts

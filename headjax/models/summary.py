@@ -78,7 +78,7 @@ def _summarize_stack(config: ModelConfig, head_stack: str, length: int, compute:
     query, key = config.attention_lengths(head_stack, length)
 
     @functools.cache
-    def counted(attention: Kind) -> dict[str, Any]:
+    def counts(attention: Kind) -> dict[str, Any]:
         module = attention.module(width, width)
         cached = 0 if head_stack == "encoder" else module.cache_size()
         return {
@@ -95,7 +95,7 @@ def _summarize_stack(config: ModelConfig, head_stack: str, length: int, compute:
             layer=site.layer,
             heads=site.attention.ids,
             tied_layers=site.tied,
-            **counted(site.attention.structure()),
+            **counts(site.attention.structure()),
         )
         for site in config.sites([head_stack])
     ]

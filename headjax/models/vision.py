@@ -253,11 +253,11 @@ def bicubic(old: int, new: int) -> np.ndarray:
     """Return the matrix `[new, old]` that resizes a line by cubic convolution (Keys 1981), with PyTorch's a = -3/4."""
     places = (np.arange(new) + 0.5) * old / new - 0.5
     first, a = np.floor(places).astype(int), -0.75
-    found = np.zeros((new, old))
+    matrix = np.zeros((new, old))
     for step in (-1, 0, 1, 2):
         distance = np.abs(places - first - step)
         near = ((a + 2.0) * distance - (a + 3.0)) * distance**2 + 1.0
         far = a * (((distance - 5.0) * distance + 8.0) * distance - 4.0)
         kept = np.clip(first + step, 0, old - 1)
-        np.add.at(found, (np.arange(new), kept), np.where(distance <= 1.0, near, far))
-    return found
+        np.add.at(matrix, (np.arange(new), kept), np.where(distance <= 1.0, near, far))
+    return matrix

@@ -58,7 +58,7 @@ class SubLayerSeen(NamedTuple):
 
 
 class WalkBlock(nnx.Module):
-    """A part of the way through a model."""
+    """Base of the blocks of a model of headjax."""
 
     def __call__(self, state: State, compute: Compute = Compute()) -> State:
         """Return the state after the block."""
@@ -86,11 +86,11 @@ class LayerBlock(WalkBlock):
 
     def run(self, state: State, options: ForwardOptions) -> State:
         stacks = self.config.stacks()
-        options, own = options.of_stack(list(stacks).index(self.stack)), self.columns
-        if own is None and stacks[self.stack].columns is not None:
-            own = jnp.asarray(stacks[self.stack].columns)[self.number, : self.layer.attention.num_heads]
+        options, columns = options.of_stack(list(stacks).index(self.stack)), self.columns
+        if columns is None and stacks[self.stack].columns is not None:
+            columns = jnp.asarray(stacks[self.stack].columns)[self.number, : self.layer.attention.num_heads]
         layer = options.compute.cast(self.layer)
-        run = options.compute.rematerialised(lambda layer, x: layer(state._replace(x=x), options, self.number, own))
+        run = options.compute.rematerialised(lambda layer, x: layer(state._replace(x=x), options, self.number, columns))
         x, _ = run(layer, state.x)
         return state._replace(x=x)
 
@@ -105,10 +105,10 @@ class LayerBlock(WalkBlock):
         contexts: dict[str, jax.Array] = {}
         seen: dict[str, SubLayerSeen] = {}
 
-        def note(found: Probe) -> None:
-            contexts[found.slot] = found.attended.context
+        def note(call: Probe) -> None:
+            contexts[call.slot] = call.attended.context
             if probe is not None:
-                probe(found)
+                probe(call)
 
         def join(joining: ResidualStep) -> jax.Array:
             slot, residual, x = joining.slot, joining.residual, joining.x
@@ -139,14 +139,14 @@ class LayerBlock(WalkBlock):
             stacks = [name for name, place in HEAD_STACKS.items() if place == (self.stack, slot)]
             if stacks:
                 ids = tuple(getattr(layer, slot).ids)
-                known = ids if len(ids) == site.heads else None
-                site = dataclasses.replace(site, first=(stacks[0], self.place.value), ids=known)  # noqa: PLW2901
+                names = ids if len(ids) == site.heads else None
+                site = dataclasses.replace(site, first=(stacks[0], self.place.value), ids=names)  # noqa: PLW2901
             named.append(site)
         return named
 
 
 class NextStack(WalkBlock):
-    """The way from the last layer of an encoder to the first layer of the decoder."""
+    """The step from the state after the encoder's last layer to the state before the decoder's first one."""
 
     def __init__(self, model: Walkable) -> None:
         self.model = model
@@ -158,13 +158,13 @@ class NextStack(WalkBlock):
 
 def blocks_of(model: Walkable, *, backwards: bool = False) -> Iterator[LayerBlock | NextStack]:
     """Yield the blocks of a model of headjax, each with copies of its layer's arrays; or from the last one on."""
-    stacks, turn = model.config.stacks(), -1 if backwards else 1
-    for place, name in [*enumerate(stacks)][::turn]:
+    stacks, direction = model.config.stacks(), -1 if backwards else 1
+    for place, name in [*enumerate(stacks)][::direction]:
         following = [NextStack(model) for _ in list(stacks)[place + 1 :]]
         yield from following if backwards else ()
-        for group in stacks[name].groups[::turn]:
+        for group in stacks[name].groups[::direction]:
             layers = group.unstacked(getattr(getattr(model, name), group.name), backwards=backwards)
-            for number, layer in zip(range(group.start, group.stop)[::turn], layers, strict=True):
+            for number, layer in zip(range(group.start, group.stop)[::direction], layers, strict=True):
                 yield LayerBlock(model.config, name, layer, number)
         yield from () if backwards else following
 

@@ -29,7 +29,7 @@ class AttentionOptions(NamedTuple):
     implementation: str = "auto"  # name of the kernel
     queries: jax.Array | None = None  # [batch, query] bool, False at padding, for statistics; None without padding
     observe: Callable[[jax.Array], jax.Array] | None = None  # probabilities pass through it on their way to the values
-    softcap: float | None = None  # c of c * tanh(logits / c), which becomes of logits before the mask (Gemma 2)
+    softcap: float | None = None  # c of c * tanh(logits / c), computed before the mask (Gemma 2)
 
     def __call__(
         self, query: jax.Array, key: jax.Array, value: jax.Array, *, scale: float, mixing: jax.Array | None = None

@@ -72,8 +72,8 @@ class LayerConfig:
 
     def flops(self, length: int) -> int:
         """Count the floating-point operations for one sequence, and one as long that cross-attention reads."""
-        attentions = [one for one in (self.attention, self.cross_attention) if one is not None]
-        heads: int = sum(one.module(self.width, self.width).flops(length, length) for one in attentions)
+        kinds = [kind for kind in (self.attention, self.cross_attention) if kind is not None]
+        heads: int = sum(kind.module(self.width, self.width).flops(length, length) for kind in kinds)
         return heads + self.feed_forward_flops(length)
 
     def structure(self) -> LayerConfig:

@@ -67,10 +67,10 @@ class Cache(NamedTuple):
 
     def reorder(self, rows: jax.Array) -> Cache:
         """Return the cache of these examples, each with the same source as the one whose row it takes."""
-        own = [layer.attention for layer in self.layers], self.positions, self.present
-        layers, positions, present = jax.tree.map(lambda array: jnp.take(array, rows, axis=0), own)
-        taken = [old._replace(attention=new) for old, new in zip(self.layers, layers, strict=True)]
-        return self._replace(layers=taken, positions=positions, present=present)
+        arrays = [layer.attention for layer in self.layers], self.positions, self.present
+        entries, positions, present = jax.tree.map(lambda array: jnp.take(array, rows, axis=0), arrays)
+        layers = [layer._replace(attention=new) for layer, new in zip(self.layers, entries, strict=True)]
+        return self._replace(layers=layers, positions=positions, present=present)
 
 
 def stored(array: jax.Array) -> jax.Array:

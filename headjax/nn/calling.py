@@ -34,9 +34,9 @@ class CallArrays(NamedTuple):
 
 def require_room(used: jax.Array | int, new: int, capacity: int) -> None:
     """Raise `ArgumentError` where a cache is known to have no room for new tokens behind those used."""
-    known = 0 if isinstance(used, jax.core.Tracer) else int(used)
-    if known + new > capacity:
-        raise ArgumentError(f"cache: holds {known} tokens of at most {capacity}, and {new} more do not fit")
+    count = 0 if isinstance(used, jax.core.Tracer) else int(used)
+    if count + new > capacity:
+        raise ArgumentError(f"cache: holds {count} tokens of at most {capacity}, and {new} more do not fit")
 
 
 def check_sizes(call: CallArrays, width: int, memory_width: int) -> None:
@@ -90,15 +90,15 @@ def _merged(array: jax.Array, batch: tuple[int, ...]) -> jax.Array:
     return array if len(batch) == 1 else array.reshape(math.prod(batch), *array.shape[len(batch) :])
 
 
-def _flat(name: str, array: jax.Array | None, batch: tuple[int, ...], *own: int) -> jax.Array | None:
-    """Return an array that broadcasts to `[*batch, *own]` with one axis of examples, or of one for all of them."""
+def _flat(name: str, array: jax.Array | None, batch: tuple[int, ...], *sizes: int) -> jax.Array | None:
+    """Return an array that broadcasts to `[*batch, *sizes]` as `[examples or 1, *sizes]`."""
     if array is None:
         return None
-    whole, axes = (*batch, *own), len(own)
-    shape = (1,) * (len(whole) - array.ndim) + array.shape
-    if len(shape) != len(whole) or any(size not in (1, wanted) for size, wanted in zip(shape, whole, strict=True)):
+    target, axes = (*batch, *sizes), len(sizes)
+    shape = (1,) * (len(target) - array.ndim) + array.shape
+    if len(shape) != len(target) or any(size not in (1, most) for size, most in zip(shape, target, strict=True)):
         named = name if name != "allowed" else "mask"
-        raise ArgumentError(f"{named}: shape {list(array.shape)} does not broadcast to {list(whole)}")
+        raise ArgumentError(f"{named}: shape {list(array.shape)} does not broadcast to {list(target)}")
     if math.prod(shape[:-axes]) == 1:
         return array.reshape(1, *shape[-axes:])
     return _merged(jnp.broadcast_to(array, (*batch, *shape[-axes:])), batch)

@@ -124,6 +124,6 @@ class CollaborativeAttention(AttentionModule):
             call = call._replace(bias=content if call.bias is None else content + call.bias)
         return call(query, key, key_values["value"], scale=scale, mixing=self.mixing[...])
 
-    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
+    def options_after_pruning(self, heads: Sequence[int]) -> dict[str, Any]:
         tiled = isinstance(self.kind.mixing_init, Concatenate)
-        return super().changed(heads) | ({"mixing_init": Normal(0.2)} if tiled else {})
+        return super().options_after_pruning(heads) | ({"mixing_init": Normal(0.2)} if tiled else {})

@@ -95,9 +95,9 @@ class LatentAttention(AttentionModule):
     def check_options(cls, kind: Kind) -> None:
         super().check_options(kind)
         rotary, size = kind.rotary, kind.rotary_dim
-        given = "given" if rotary is not None else "None"
+        state = "given" if rotary is not None else "None"
         matched = (rotary is not None) == (size > 0)
-        require(matched, "rotary_dim", f"is {size}, but rotary is {given}; both or neither")
+        require(matched, "rotary_dim", f"is {size}, but rotary is {state}; both or neither")
         if rotary is not None:
             rotary.check("rotary_dim", size)
         lonely = kind.query_norm is not None and kind.query_rank is None
@@ -226,13 +226,13 @@ class CompressedAttention(AttentionModule):
     def groups(self) -> tuple[int, ...]:
         return self.kind.inner.groups
 
-    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
-        return {"inner": self.inner.left(heads)}
+    def options_after_pruning(self, heads: Sequence[int]) -> dict[str, Any]:
+        return {"inner": self.inner.config_after_pruning(heads)}
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
-        counted = positions_or_count(positions, inputs.shape[1])
+        positions = positions_or_count(positions, inputs.shape[1])
         latent = into_heads(inputs, self.latent)  # [batch, key, rank]
-        return {"latent": latent, "position": jnp.broadcast_to(counted, latent.shape[:2]).astype(jnp.int32)}
+        return {"latent": latent, "position": jnp.broadcast_to(positions, latent.shape[:2]).astype(jnp.int32)}
 
     def attend(self, inputs: jax.Array, key_values: KeyValues, call: AttentionOptions) -> Attended:
         inner, latent = self.inner, key_values["latent"]

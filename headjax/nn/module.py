@@ -40,13 +40,20 @@ M = TypeVar("M", bound="AttentionModule")
 
 
 class Setting(NamedTuple):
-    """How an attention module is drawn, computed and spread over a mesh."""
+    """How an attention module is drawn, computed and spread over a mesh.
 
-    initializer: Initializer = Normal(0.02)  # draws the weights that have no initializer of their own
-    dropout_rate: float = 0.0  # on the probabilities
-    dtype: Any = None  # type to compute in; None is that of the arrays
-    implementation: str = "auto"  # name of the attention kernel
-    # Mesh axis of every logical axis, in place of `headjax.mesh.rules.RULES`.
+    Attributes:
+        initializer: Draws the weights that have no initializer of their own.
+        dropout_rate: Rate on the probabilities.
+        dtype: Type to compute in; None is that of the arrays.
+        implementation: Name of the attention kernel.
+        rules: Mesh axis of every logical axis, in place of `headjax.core.tensors.RULES`.
+    """
+
+    initializer: Initializer = Normal(0.02)
+    dropout_rate: float = 0.0
+    dtype: Any = None
+    implementation: str = "auto"
     rules: Mapping[str, str | None] | tuple[tuple[str, str | None], ...] = ()
 
 
@@ -75,26 +82,25 @@ class AttentionMeta(ModuleMeta):
         kind: Kind | None = None,
         rngs: nnx.Rngs | None = None,
         params: Params | None = None,
-        **given: Any,
+        **options: Any,
     ) -> Any:
-        """Return a module of the options that are given, or of those of a `Kind`, whose weights stay declared."""
-        setting = {name: given.pop(name) for name in Setting._fields if name in given}
+        """Return a module of these options, or of those of a `Kind`, with weights drawn by `rngs` or those in `params`.
+
+        With a `Kind` and neither, the weights stay declared.
+        """
+        setting = {name: options.pop(name) for name in Setting._fields if name in options}
         if kind is None:
-            kind = Kind(cls, **_with_sizes(cls, width, given))
+            heads, fields = options.get("num_heads"), options_of(cls)
+            if isinstance(heads, int) and heads > 0 and width % heads == 0:
+                sizes = [name for name in ("head_dim", "value_dim") if name in fields and options.get(name) is None]
+                required = [name for name in sizes if fields[name].default is dataclasses.MISSING]
+                options |= dict.fromkeys(required, width // heads)
+            kind = Kind(cls, **options)
             if rngs is None and params is None:
                 raise HeadjaxError("rngs: needed to draw the parameters, as in rngs=nnx.Rngs(0)")
         module = super().__call__(width, memory_width, kind=kind, **kind.options, **setting)
         module.fill(rngs, params)
         return module
-
-
-def _with_sizes(cls: type, width: int, given: dict[str, Any]) -> dict[str, Any]:
-    """Return options with the sizes of heads that are needed and not given: `width / num_heads`."""
-    heads, known = given.get("num_heads"), options_of(cls)
-    if not isinstance(heads, int) or heads < 1 or width % heads:
-        return given
-    sizes = [name for name in ("head_dim", "value_dim") if name in known and known[name].default is dataclasses.MISSING]
-    return given | {name: width // heads for name in sizes if given.get(name) is None}
 
 
 class AttentionModule(nnx.Module, metaclass=AttentionMeta):
@@ -123,13 +129,14 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
     output: Any
 
     def __init__(self, width: int, memory_width: int | None = None, *, kind: Kind, **setting: Any) -> None:
-        self.kind, given = kind, Setting(**setting)
-        if not 0.0 <= given.dropout_rate < 1.0:
-            raise ConfigError(f"dropout_rate: must be at least 0 and below 1, got {given.dropout_rate}")
+        self.kind, self.setting = kind, Setting(**setting)
+        rate, dtype = self.setting.dropout_rate, self.setting.dtype
+        if not 0.0 <= rate < 1.0:
+            raise ConfigError(f"dropout_rate: must be at least 0 and below 1, got {rate}")
         self.width = width
         self.memory_width = width if memory_width is None else memory_width
-        dtype = None if given.dtype is None else jnp.dtype(given.dtype)
-        self.setting = given._replace(dtype=dtype, rules=tuple(dict(given.rules).items()))
+        dtype, rules = None if dtype is None else jnp.dtype(dtype), tuple(dict(self.setting.rules).items())
+        self.setting = self.setting._replace(dtype=dtype, rules=rules)
         self.deterministic = False
 
     @classmethod
@@ -169,8 +176,8 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
     @property
     def ids(self) -> tuple[int, ...]:
         """Original number of each head."""
-        own: Ids = self.kind.options.get("head_ids")
-        return tuple(range(self.num_heads)) if own is None else own
+        ids: Ids = self.kind.options.get("head_ids")
+        return tuple(range(self.num_heads)) if ids is None else ids
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -268,7 +275,8 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
         """Return a module with the heads at these positions alone: its outputs are those with the other gates at 0."""
         if not heads:
             bias = self.output.bias
-            return self.like(self.left(heads), {"output": {} if bias is None else {"bias": bias.get_raw_value()}})
+            output = {} if bias is None else {"bias": bias.get_raw_value()}
+            return self.like(self.config_after_pruning(heads), {"output": output})
         index = {"heads": list(heads), "kv_heads": sorted({self.groups[head] for head in heads})}
 
         def cut(path: str, weight: nnx.Param[Any]) -> Any:
@@ -278,15 +286,15 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
                     array = take(array, jnp.asarray(index[axis], jnp.int32), dimension, axis)
             return array
 
-        return self.like(self.left(heads), declared_tensors.map_tensors(cut, declared(self)))
+        return self.like(self.config_after_pruning(heads), declared_tensors.map_tensors(cut, declared(self)))
 
-    def left(self, heads: Sequence[int]) -> Kind:
-        """Return the kind that `keep_heads` returns; abstract weights suffice."""
+    def config_after_pruning(self, heads: Sequence[int]) -> Kind:
+        """Return the kind of what `keep_heads` returns; abstract weights suffice."""
         if not heads:
             return Kind(NoHeadsAttention, output_bias=self.output.bias is not None)
-        return self.kind.replace(**self.changed(heads))
+        return self.kind.replace(**self.options_after_pruning(heads))
 
-    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
+    def options_after_pruning(self, heads: Sequence[int]) -> dict[str, Any]:
         """Return the options that change where only the heads at these positions stay."""
         return {"num_heads": len(heads), "head_ids": tuple(self.ids[head] for head in heads)}
 
@@ -318,8 +326,8 @@ def _flops(kind: Kind, width: int, memory_width: int, queries: int, keys: int) -
 
 @functools.lru_cache(maxsize=1024)
 def _cache_size(kind: Kind, width: int, memory_width: int) -> int:
-    kept = key_value_shapes(kind.module(width, memory_width), 1, 1, jnp.float32)
-    return sum(array.size for array in jax.tree.leaves(kept))
+    shapes = key_value_shapes(kind.module(width, memory_width), 1, 1, jnp.float32)
+    return sum(array.size for array in jax.tree.leaves(shapes))
 
 
 @formulation("no_heads")

@@ -136,19 +136,19 @@ class GroupedAttention(AttentionModule):
         if self.kv_index is not None:
             # Kernels know only equal groups: of unequal ones each head gets its own copy, unless all read the same.
             index = jnp.asarray(self.kv_index)
-            key, value = (held if held.shape[2] == 1 else jnp.take(held, index, axis=2) for held in (key, value))
+            key, value = (array if array.shape[2] == 1 else jnp.take(array, index, axis=2) for array in (key, value))
         return call(query, key, value, scale=self.scale)
 
     def rotated(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
         """Return queries or keys `[batch, length, heads, head_dim]`, rotated at `[batch or 1, length]` positions."""
         return self.rotary(vectors, positions)
 
-    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
+    def options_after_pruning(self, heads: Sequence[int]) -> dict[str, Any]:
         read = sorted({self.groups[head] for head in heads})
         index: Ids = tuple(read.index(self.groups[head]) for head in heads)
         if len(heads) % len(read) == 0 and index == equal_groups(len(heads), len(read)):
             index = None
-        return super().changed(heads) | {"kv_heads": len(read), "kv_index": index}
+        return super().options_after_pruning(heads) | {"kv_heads": len(read), "kv_index": index}
 
 
 def equal_groups(num_heads: int, kv_heads: int) -> tuple[int, ...]:
@@ -222,8 +222,8 @@ class MultiHeadAttention(GroupedAttention):
         fits = len(frequencies) == heads and {len(kept) for kept in frequencies} == {size / 2}
         message = f"must be {size / 2:g} numbers for each of the {heads} heads, got {frequencies}"
         require(fits, "frequencies", message)
-        known = all(0 <= number < pairs for kept in frequencies for number in kept)
-        require(known, "frequencies", f"must be from 0 to {pairs - 1}, got {frequencies}")
+        exist = all(0 <= number < pairs for kept in frequencies for number in kept)
+        require(exist, "frequencies", f"must be from 0 to {pairs - 1}, got {frequencies}")
 
     def rotated(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
         rotary, frequencies = self.rotary, self.kind.frequencies
@@ -233,6 +233,6 @@ class MultiHeadAttention(GroupedAttention):
         first, second = rotary.split(vectors.astype(jnp.float32))
         return rotary.join(*rotary.rotate(first, second, angles)).astype(vectors.dtype)
 
-    def changed(self, heads: Sequence[int]) -> dict[str, Any]:
+    def options_after_pruning(self, heads: Sequence[int]) -> dict[str, Any]:
         kept = self.kind.frequencies and tuple(self.kind.frequencies[head] for head in heads)
-        return AttentionModule.changed(self, heads) | {"frequencies": kept}
+        return AttentionModule.options_after_pruning(self, heads) | {"frequencies": kept}

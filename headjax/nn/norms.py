@@ -101,8 +101,8 @@ class Normalisation(nnx.Module):
     def holding(self, gain: jax.Array, bias: jax.Array | None) -> Normalisation:
         """Return the norm with this gamma and this beta."""
         arrays = {"scale": gain - self.config.offset} | ({} if bias is None else {"bias": bias})
-        found: Normalisation = self.config.bind(arrays, gain.shape[0])
-        return found
+        norm: Normalisation = self.config.bind(arrays, gain.shape[0])
+        return norm
 
     def scaled(self, factor: jax.Array | float) -> Normalisation:
         """Return a norm whose outputs are this one's times `factor`, a number or `[width]`."""

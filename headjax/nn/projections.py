@@ -124,12 +124,12 @@ class VocabularyLogits(nnx.Module):
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:
     """Cross-entropy in nats of each label, 0 where the label is `IGNORED`, and which labels count (1.0 or 0.0)."""
-    counted = labels != IGNORED
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(counted, labels, 0))
+    present = labels != IGNORED
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.where(present, labels, 0))
     if smoothing > 0.0:
         even = jax.nn.logsumexp(logits, axis=-1) - logits.mean(axis=-1)
         losses = (1.0 - smoothing) * losses + smoothing * even
-    return jnp.where(counted, losses, 0.0), counted.astype(jnp.float32)
+    return jnp.where(present, losses, 0.0), present.astype(jnp.float32)
 
 
 class Linear(nnx.Module):
@@ -171,11 +171,11 @@ class Pooler(Linear):
         self.activation, self.dropout, self.reads = activation, dropout, reads
         self.norm = small_norm(norm, width)
 
-    def __call__(self, hidden: jax.Array, key: jax.Array | None, counted: jax.Array | None = None) -> jax.Array:
-        """`[batch, length, width]` to `[batch, width]`, or of each token; the mean is of those that are `counted`."""
+    def __call__(self, hidden: jax.Array, key: jax.Array | None, valid_tokens: jax.Array | None = None) -> jax.Array:
+        """`[batch, length, width]` to `[batch, width]`, or of each token; the mean is of the `valid_tokens`."""
         x = hidden[:, 0] if self.reads == "first" else hidden
         if self.reads == "mean":
-            weights = jnp.ones(hidden.shape[:2]) if counted is None else counted
+            weights = jnp.ones(hidden.shape[:2]) if valid_tokens is None else valid_tokens
             weights = jnp.broadcast_to(weights, hidden.shape[:2]).astype(hidden.dtype)
             x = jnp.einsum("bl,blw->bw", weights, hidden) / jnp.maximum(weights.sum(axis=1, keepdims=True), 1)
         x = Dropout(self.dropout, key)(x)

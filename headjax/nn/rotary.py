@@ -111,17 +111,15 @@ class YarnScaling(FrequencyScaling):
 
     def __call__(self, frequencies: jax.Array, base: float) -> jax.Array:
         dim = 2 * frequencies.shape[0]
-        first, last = (self._pair(turns, base, dim) for turns in (self.fast, self.slow))
+        # The pairs, real numbers, that make `fast` and `slow` turns within the original length.
+        lengths = [self.original_length / (2.0 * math.pi * turns) for turns in (self.fast, self.slow)]
+        first, last = (dim * math.log(length) / (2.0 * math.log(base)) for length in lengths)
         if self.whole_pairs:
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, dim - 1)
         ramp = (jnp.arange(dim // 2) - first) / (last - first if last != first else 0.001)
         divided = jnp.clip(ramp, 0.0, 1.0)
         return (1.0 - divided) * frequencies + divided * frequencies / self.factor
-
-    def _pair(self, turns: float, base: float, dim: int) -> float:
-        """Return the pair, a real number, that makes this many turns within the original length."""
-        return dim * math.log(self.original_length / (2.0 * math.pi * turns)) / (2.0 * math.log(base))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -224,7 +222,7 @@ def positions_or_count(positions: jax.Array | None, length: int, mask: Mask | No
     """Return the positions `[batch or 1, length]`; where None, they count up from the mask's query offset or from 0."""
     if positions is not None:
         return positions
-    counted = jnp.arange(length)[None, :]
+    indices = jnp.arange(length)[None, :]
     if mask is None or mask.query_offset is None:
-        return counted
-    return jnp.reshape(mask.query_offset, (-1, 1)) + counted
+        return indices
+    return jnp.reshape(mask.query_offset, (-1, 1)) + indices

@@ -74,22 +74,22 @@ class LayerGroup:
         if not options.compute.scan or self.count == 1 or isinstance(layers, nnx.List):
             return self.one_by_one(layers, state, options, columns)
 
-        def body(x: jax.Array, own: Any) -> tuple[jax.Array, dict[str, Any]]:
-            weights, number, columns = own
+        def body(x: jax.Array, of_layer: Any) -> tuple[jax.Array, dict[str, Any]]:
+            weights, number, columns = of_layer
             layer = _with_shared(layers, weights) if self.shared else weights
             result: tuple[jax.Array, dict[str, Any]] = layer(state._replace(x=x), options, number, columns)
             return result
 
-        own: Any = nnx.state(layers, LayerGate) if self.shared else layers, jnp.arange(self.start, self.stop)
-        own = (*own, None if columns is None else self._own(columns))
-        x, reports = jax.lax.scan(options.compute.rematerialised(body), state.x, own)
+        weights = nnx.state(layers, LayerGate) if self.shared else layers
+        by_layer = weights, jnp.arange(self.start, self.stop), self._columns(columns)
+        x, reports = jax.lax.scan(options.compute.rematerialised(body), state.x, by_layer)
         return x, [jax.tree.map(lambda array, i=i: array[i], reports) for i in range(self.count)] if reports else []
 
     def one_by_one(
         self, layers: Layers, state: State, options: ForwardOptions, columns: Any, caches: Sequence[Any] | None = None
     ) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the last layer's output and the report of each layer, unrolled; `caches` are those of the layers."""
-        columns, reports, x = self._own(columns), [], state.x
+        columns, reports, x = self._columns(columns), [], state.x
 
         def run(cache: Any) -> Any:
             return options.compute.rematerialised(
@@ -97,8 +97,8 @@ class LayerGroup:
             )
 
         for i, layer in enumerate(self.each(layers)):
-            own = None if columns is None else columns[i]
-            x, report = run(caches and caches[i])(layer, x, jnp.int32(self.start + i), own)
+            of_layer = None if columns is None else columns[i]
+            x, report = run(caches and caches[i])(layer, x, jnp.int32(self.start + i), of_layer)
             reports.append(report)
         return x, reports
 
@@ -108,24 +108,24 @@ class LayerGroup:
             return list(layers)
         if not self.shared:
             return _split(layers, self.count)
-        return [_with_shared(layers, own) for own in _split(nnx.state(layers, LayerGate), self.count)]
+        return [_with_shared(layers, gates) for gates in _split(nnx.state(layers, LayerGate), self.count)]
 
-    def _own(self, columns: np.ndarray | None) -> jax.Array | None:
-        return (
-            None if columns is None else jnp.asarray(columns[self.start : self.stop, : len(self.layer.attention.ids)])
-        )
+    def _columns(self, columns: np.ndarray | None) -> jax.Array | None:
+        if columns is None:
+            return None
+        return jnp.asarray(columns[self.start : self.stop, : len(self.layer.attention.ids)])
 
 
-def _with_shared(layers: Any, own: Any) -> Block:
-    """Return one layer, from the module of shared weights and the numbers that are this depth's own."""
+def _with_shared(layers: Any, gates: Any) -> Block:
+    """Return one layer, from the module of shared weights and the `LayerGate`s of its depth."""
     graph, *states = nnx.split(layers, LayerGate, ...)
-    layer: Block = nnx.merge(graph, own, states[1])
+    layer: Block = nnx.merge(graph, gates, states[1])
     return layer
 
 
 @jax.jit
 def _layer(params: Params, index: int) -> Params:
-    """Return one layer of a group's parameters. The index is traced, so that one program takes them all apart."""
+    """Return one layer of a group's parameters. The index is traced, so that one program serves all layers."""
     return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), params)
 
 
@@ -138,7 +138,7 @@ def _split(tree: Any, count: int) -> list[Any]:
     """Return a stacked tree's slices. The gradient is one concatenation, where that of indexing adds padded arrays."""
     arrays, kind = jax.tree.flatten(tree)
     slices = [[part[0] for part in jax.lax.split(array, (1,) * count)] for array in arrays]
-    return [jax.tree.unflatten(kind, own) for own in zip(*slices, strict=True)] if arrays else [tree] * count
+    return [jax.tree.unflatten(kind, each) for each in zip(*slices, strict=True)] if arrays else [tree] * count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,7 @@ class StackConfig:
     def modules(self, params: Params) -> list[Block]:
         """Return each layer as a module with its own arrays."""
         pairs = zip(self.layers, self.unstack(params), strict=True)
-        return [bind(fresh(Block, layer), own) for layer, own in pairs]
+        return [bind(fresh(Block, layer), arrays) for layer, arrays in pairs]
 
     def restack(self, layers: Sequence[Params], params: Params) -> Params:
         """Invert `unstack` for this stack's groups; parameters that belong to no layer are taken from `params`."""

@@ -49,8 +49,8 @@ class Compute(Checked):
         super().__post_init__()
         if self.attention == "auto":
             return
-        known = [*KERNELS, "auto"]
-        require(self.attention in known, "attention", unknown_name("attention kernel", self.attention, known))
+        names = [*KERNELS, "auto"]
+        require(self.attention in names, "attention", unknown_name("attention kernel", self.attention, names))
         dtypes = KERNELS[self.attention].dtypes
         takes = " and ".join(dtypes)
         require(self.dtype in dtypes, "attention", f"{self.attention} computes in {takes}, and dtype is {self.dtype}")

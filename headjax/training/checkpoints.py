@@ -92,9 +92,9 @@ class Checkpoints:
         """Return a checkpoint's state, on the target's shardings, and its position. All processes call it together."""
         args = self._ocp.args
         places = self._ocp.checkpoint_utils.construct_restore_args(target)
-        wanted = args.Composite(state=args.PyTreeRestore(target, restore_args=places), position=args.JsonRestore())
+        parts = args.Composite(state=args.PyTreeRestore(target, restore_args=places), position=args.JsonRestore())
         try:
-            restored = self._manager.restore(step, args=wanted)
+            restored = self._manager.restore(step, args=parts)
         except Exception as error:
             path = self.path / str(step)
             raise CheckpointError(

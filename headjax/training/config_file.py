@@ -39,7 +39,7 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ConfigDict:
             checked when the config is built, see `train_config`.
     """
     path, argument = config_place(spec)
-    config = _made(path, argument)
+    config = _get_config(path, argument)
     # A kind says which fields its group has: kinds come first, those of outer groups before those of inner ones.
     for groups, name, text in sorted(map(_parsed, overrides), key=lambda each: (each[1] != "kind", len(each[0]))):
         _set(config, groups, name, text)
@@ -60,8 +60,8 @@ def config_place(spec: str) -> tuple[str, str]:
     return path, argument
 
 
-def _made(path: str, argument: str) -> ConfigDict:
-    """Return what a config file's `get_config` makes of an argument."""
+def _get_config(path: str, argument: str) -> ConfigDict:
+    """Run a config file and return its `get_config(argument)`."""
     file = path_of(path)
     try:
         source = file.read_bytes()

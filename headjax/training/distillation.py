@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Steps
-from headjax.core.programs import make_room
+from headjax.core.programs import evict_compiled
 from headjax.core.progress import Update
 from headjax.core.tensors import Params, abstract
 from headjax.core.timing import Losses
@@ -114,7 +114,7 @@ def distill(
         DataError: the batches end early.
         HeadjaxError: the teacher's outputs have other shapes than the student's, or the loss is not finite.
     """
-    make_room()
+    evict_compiled()
     mesh = MeshConfig(data=1).build(jax.devices()[:1]) if mesh is None else mesh
     if teacher is None:
         settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0)
@@ -168,12 +168,12 @@ def check_outputs(student: ModelConfig, teacher: Model, batch: Batch, settings: 
     """Raise `HeadjaxError` where the two models compute arrays of different shapes that are to be compared."""
 
     def output(config: ModelConfig) -> Output:
-        found: Output = jax.eval_shape(lambda params: Model(config, params).forward(batch), abstract(config.tensors()))
-        return found
+        shapes: Output = jax.eval_shape(lambda params: Model(config, params).forward(batch), abstract(config.tensors()))
+        return shapes
 
-    own, other = output(student), output(teacher.config)
+    of_student, of_teacher = output(student), output(teacher.config)
     for name in ("logits", "hidden"):
-        arrays = (getattr(output, name) for output in (own, other))
+        arrays = (getattr(output, name) for output in (of_student, of_teacher))
         mine, theirs = (None if array is None else list(array.shape) for array in arrays)
         if getattr(settings, name) and mine != theirs:
             raise HeadjaxError(f"teacher: its {name} are {theirs or 'none'}, the student's {mine or 'none'}")
@@ -197,27 +197,27 @@ def distillation_objective(student: ModelConfig, settings: Distillation) -> Obje
     """Return the objective of `Distillation` for batches that hold the teacher's output, without terms of weight 0."""
 
     def losses_of(output: Output, batch: Batch) -> tuple[Loss, ...]:
-        own = declared_model(student).losses(output, batch)
-        found = [own] if settings.task else []
+        labels_loss = declared_model(student).losses(output, batch)
+        losses = [labels_loss] if settings.task else []
         if settings.logits:
-            found.append(_divergence(student, settings.temperature, output, batch, own))
+            losses.append(_divergence(student, settings.temperature, output, batch, labels_loss))
         if settings.hidden:
             squares = jnp.square(output.hidden - batch[TEACHER].hidden).astype(jnp.float32).mean(axis=-1)
-            found.append(_over_counted(student, squares, batch, own))
-        return tuple(found)
+            losses.append(_over_valid(student, squares, batch, labels_loss))
+        return tuple(losses)
 
     return Objective(losses_of, tuple(filter(None, (settings.task, settings.logits, settings.hidden))))
 
 
-def _divergence(student: ModelConfig, temperature: float, given: Output, batch: Batch, own: Loss) -> Loss:
+def _divergence(student: ModelConfig, temperature: float, output: Output, batch: Batch, labels_loss: Loss) -> Loss:
     """Return T^2 KL(teacher || student) of every prediction, or squared differences of predicted numbers."""
     task = getattr(student, "task", None)
-    pairs = list(zip(_predictions(task, given), _predictions(task, batch[TEACHER]), strict=True))
+    pairs = list(zip(_predictions(task, output), _predictions(task, batch[TEACHER]), strict=True))
     if isinstance(task, Regression | SentenceSimilarity):
         each = [jnp.square(mine - theirs).reshape(mine.shape[0], -1).mean(axis=-1) for mine, theirs in pairs]
     else:
         each = [temperature**2 * divergence(theirs, mine, temperature) for mine, theirs in pairs]
-    return _over_counted(student, functools.reduce(jnp.add, each) / len(each), batch, own)
+    return _over_valid(student, functools.reduce(jnp.add, each) / len(each), batch, labels_loss)
 
 
 def _predictions(task: Any, output: Output) -> tuple[jax.Array, ...]:
@@ -227,10 +227,10 @@ def _predictions(task: Any, output: Output) -> tuple[jax.Array, ...]:
     return (output.require_logits(),)
 
 
-def _over_counted(student: ModelConfig, values: jax.Array, batch: Batch, own: Loss) -> Loss:
+def _over_valid(student: ModelConfig, values: jax.Array, batch: Batch, labels_loss: Loss) -> Loss:
     """Return values `[batch]` or `[batch, length]` as losses of the examples and tokens that are no padding."""
-    counted = (own.weight > 0).astype(jnp.float32)
+    present = (labels_loss.weight > 0).astype(jnp.float32)
     if values.ndim == 1:
-        return Loss(values * counted, counted)
-    by_token = counted_at(declared_model(student).valid_tokens(batch), values.shape) * counted[:, None]
+        return Loss(values * present, present)
+    by_token = counted_at(declared_model(student).valid_tokens(batch), values.shape) * present[:, None]
     return Loss((values * by_token).sum(axis=1), by_token.sum(axis=1))

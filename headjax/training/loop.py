@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.programs import make_room
+from headjax.core.programs import evict_compiled
 from headjax.core.progress import Progress, silent
 from headjax.core.tensors import Params
 from headjax.data.examples import TaskData
@@ -94,15 +94,15 @@ def train(
     if profiled and profiled[-1] > config.steps:
         span = f"{profiled[0]}:{profiled[-1]}"
         raise HeadjaxError(f"--profile-steps: {span} goes beyond the run's {config.steps} steps")
-    make_room()
+    evict_compiled()
     shown = progress if is_first() else silent
     with shown("reading the model and the data", 0, ""):
         run, start = prepare(config, workdir, data, teacher)
-    with contextlib.ExitStack() as held:
-        on_first(lambda: held.enter_context(hold(workdir)))
+    with contextlib.ExitStack() as stack:
+        on_first(lambda: stack.enter_context(hold(workdir)))
         claim_workdir(workdir, config)
-        left = None if max_seconds is None else max_seconds - (time.monotonic() - started)
-        return _train(run, start, workdir, shown, profiled, left)
+        seconds = None if max_seconds is None else max_seconds - (time.monotonic() - started)
+        return _train(run, start, workdir, shown, profiled, seconds)
 
 
 def _train(
@@ -190,15 +190,15 @@ class Keeper:
         Such a step's checkpoint is deleted: a run must not continue from it.
         """
         with self.progress("evaluating", 0, "batch") as bar:
-            found = self.run.evaluate(params, bar)
-        loss = found.metrics.get("loss", 0.0)
+            evaluation = self.run.evaluate(params, bar)
+        loss = evaluation.metrics.get("loss", 0.0)
         if self.best is not None and math.isfinite(loss):
-            self.best.offer(number, found.metrics, lambda: self.run.trained(self.past, params, number, found))
-        self.metrics.evaluated(number, found.metrics)
+            self.best.offer(number, evaluation.metrics, lambda: self.run.trained(self.past, params, number, evaluation))
+        self.metrics.evaluated(number, evaluation.metrics)
         if not math.isfinite(loss):
             self.checkpoints.discard(number)
             self._diverge(number, f"the validation loss of step {number} is {loss}")
-        return found
+        return evaluation
 
     def _diverge(self, number: int, reason: str) -> None:
         self.metrics.write(number, {"train/diverged": 1.0})

@@ -194,15 +194,15 @@ class Profiler:
             self._mirror.close()
             self._mirror = None
 
-    def around(self, number: int, step: Callable[..., T], *given: Any) -> T:
+    def around(self, number: int, step: Callable[..., T], *args: Any) -> T:
         """Return what a step returns; xprof distinguishes steps by their numbers."""
         if number in self._steps and self._mirror is None:
             self._mirror = Mirror(self._folder)
             self._mirror.folder.mkdir(parents=True, exist_ok=True)
             jax.profiler.start_trace(str(self._mirror.folder))
         with jax.profiler.StepTraceAnnotation("train", step_num=number):
-            made = step(*given)
+            result = step(*args)
         if self._mirror is not None and number >= self._steps[-1]:
-            jax.block_until_ready(made)
+            jax.block_until_ready(result)
             self._end()
-        return made
+        return result

@@ -79,8 +79,8 @@ class Training:
         mesh, bound = self.trainer.mesh, Model(self.measured, params)
         batches = validation_batches(self.data, self.config.batch_size)
         placed = (put_whole_batch(check_batch(self.trainer.model, batch), mesh) for batch in batches)
-        found = (measure_batch(bound, self.measure, self.config.compute, batch, mesh=mesh) for batch in placed)
-        return reduce_batches(self.measure, list(finished(found, progress)))
+        measured = (measure_batch(bound, self.measure, self.config.compute, batch, mesh=mesh) for batch in placed)
+        return reduce_batches(self.measure, list(finished(measured, progress)))
 
     def trained(self, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, evaluation: Evaluation) -> Model:
         """Return the model after a number of steps, with the run in its history."""

@@ -166,15 +166,15 @@ def _program(trainer: Trainer) -> Any:
                 return (fitted.losses(output, batch),) if objective is None else objective.losses(output, batch)
 
             key = step_key(seed, state.step, trainer.prng)
-            found = gradient(losses_of, weights, state.params, key, batch, trainer.accumulate)
+            gradients = gradient(losses_of, weights, state.params, key, batch, trainer.accumulate)
             # First where the parameters lie, or the compiler would spread activations as the moments are; then where
             # the moments lie: under ZeRO every device updates only its own part of the parameters.
-            slope = jax.lax.with_sharding_constraint(found.params, places.params)
+            slope = jax.lax.with_sharding_constraint(gradients.params, places.params)
             slope = jax.lax.with_sharding_constraint(slope, moments)
             updates, optimized = optimizer.update(slope, state.optimizer, state.params)
             params = optax.apply_updates(state.params, updates)
             tokens = declared_model(model).count_tokens(batch)
-            metrics = StepMetrics(found.loss, optax.tree.norm(slope), found.targets, tokens)
+            metrics = StepMetrics(gradients.loss, optax.tree.norm(slope), gradients.targets, tokens)
             return TrainState(state.step + 1, params, optimized), metrics
 
     placed = (places, batch_sharding(trainer.mesh), whole)
@@ -236,8 +236,8 @@ def _summed_by_copies(losses_of: LossesOf, params: Params, key: jax.Array, batch
     """Return the same, each copy of the model on its own examples; their sums are reduced at the end."""
 
     def of_a_copy(params: Params, key: jax.Array, batch: Batch) -> Gradient:
-        own = jax.random.fold_in(key, jax.lax.axis_index(axes))
-        return jax.lax.psum(_summed(losses_of, params, own, batch, parts), axes)
+        key_of_copy = jax.random.fold_in(key, jax.lax.axis_index(axes))
+        return jax.lax.psum(_summed(losses_of, params, key_of_copy, batch, parts), axes)
 
     axes = axes_of(jax.sharding.get_abstract_mesh(), BATCH_AXES)
     whole, spread = PartitionSpec(), PartitionSpec(axes)

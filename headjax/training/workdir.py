@@ -30,32 +30,32 @@ SEEN_WITHIN = 5.0
 """Seconds after which a file written by one process must be there for the others."""
 
 
-def rank(metrics: Mapping[str, float | None], headline: str, higher_is_better: bool) -> tuple[float, float]:
-    """Return a pair that is larger for better metrics: by the headline, among equals by the loss; None is no number."""
-    value, loss = (math.nan if each is None else each for each in (metrics[headline], metrics.get("loss", 0.0)))
-    known = (value if higher_is_better else -value) if math.isfinite(value) else -math.inf
-    return known, -loss if math.isfinite(loss) else -math.inf
+def rank(metrics: Mapping[str, float | None], primary_metric: str, higher_is_better: bool) -> tuple[float, float]:
+    """Return a pair that is larger for better metrics: by the primary metric, then by the loss; None is no number."""
+    value, loss = (math.nan if each is None else each for each in (metrics[primary_metric], metrics.get("loss", 0.0)))
+    value_rank = (value if higher_is_better else -value) if math.isfinite(value) else -math.inf
+    return value_rank, -loss if math.isfinite(loss) else -math.inf
 
 
 class BestModel:
     """The model of a run's best evaluation so far, a model directory `workdir/best`."""
 
-    def __init__(self, workdir: Path, headline: str = "loss", higher_is_better: bool = False) -> None:
-        self._path, self._headline, self._higher_is_better = workdir / "best", headline, higher_is_better
+    def __init__(self, workdir: Path, primary_metric: str = "loss", higher_is_better: bool = False) -> None:
+        self._path, self._primary_metric, self._higher_is_better = workdir / "best", primary_metric, higher_is_better
         self.step: int | None = None
         self._rank = (-math.inf, -math.inf)
         if self._path.exists():
-            made = self.load().history[-1]
-            self.step, self._rank = made["steps"], rank(made["metrics"], headline, higher_is_better)
+            entry = self.load().history[-1]
+            self.step, self._rank = entry["steps"], rank(entry["metrics"], primary_metric, higher_is_better)
 
     def offer(self, step: int, metrics: Mapping[str, float], model: Callable[[], Model]) -> None:
         """Keep the model of an evaluation that is better than those before it. All processes call this together."""
-        offered = rank(metrics, self._headline, self._higher_is_better)
+        offered = rank(metrics, self._primary_metric, self._higher_is_better)
         if self.step is not None and offered <= self._rank:
             return
-        made = model()
+        candidate = model()
         if is_first():
-            made.save(self._path)
+            candidate.save(self._path)
         wait_for_all("best model saved")
         self.step, self._rank = step, offered
 
@@ -75,16 +75,16 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
     if not path.exists():
         return config.steps
     try:
-        held, given = _computed(parse_json(path.read_bytes(), str(path))), _computed(to_data(config))
+        existing, new = _computed(parse_json(path.read_bytes(), str(path))), _computed(to_data(config))
     except DataError as error:
         raise CheckpointError(str(error)) from None
-    steps = held.get("config.steps")
+    steps = existing.get("config.steps")
     steps = steps if isinstance(steps, int) else config.steps
     if steps > config.steps:
         raise CheckpointError(f"{workdir}: holds a run of {steps} steps, which {config.steps} would shorten.")
     may_differ = ("config.steps", "config.optimizer.schedule.") if steps < config.steps else ()
-    for field in sorted(held.keys() | given.keys()):
-        there, here = held.get(field), given.get(field)
+    for field in sorted(existing.keys() | new.keys()):
+        there, here = existing.get(field), new.get(field)
         if there != here and not field.startswith(may_differ):
             difference = f"{field} is {json.dumps(there)} there and {json.dumps(here)} here"
             raise CheckpointError(f"{workdir}: holds another run; {difference}. Choose another --workdir.")
@@ -108,16 +108,16 @@ def _computed(data: Any) -> dict[str, Any]:
 
 def claim_workdir(workdir: Path, config: TrainConfig) -> int:
     """Write the config into a workdir that is held, and return the steps it had. All processes call it together."""
-    held = [config.steps]
+    steps = [config.steps]
 
     def claim() -> None:
-        held[0] = check_workdir(workdir, config)
+        steps[0] = check_workdir(workdir, config)
         write_file(workdir / CONFIG, dumps(config).encode())
 
     on_first(claim)
     if jax.process_count() > 1:
         _check_shared(workdir)
-    return everyones(held[0])[0]
+    return everyones(steps[0])[0]
 
 
 def _check_shared(workdir: Path) -> None:
@@ -132,5 +132,5 @@ def _check_shared(workdir: Path) -> None:
     on_first(lambda: mark.unlink(missing_ok=True))
     if not all(seen):
         blind = ", ".join(str(process) for process, sees in enumerate(seen) if not sees)
-        said = f"{workdir}: not the same folder for process {blind} as for process 0"
-        raise HeadjaxError(f"{said}; all hosts must share it")
+        message = f"{workdir}: not the same folder for process {blind} as for process 0"
+        raise HeadjaxError(f"{message}; all hosts must share it")

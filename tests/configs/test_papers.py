@@ -98,7 +98,7 @@ def test_one_head_more_or_less():
         config = model(spec)
         attention = config.attentions()[stack][0]
         width = config.width
-        fewer = attention.module(width, width).left(range(1, attention.num_heads))
+        fewer = attention.module(width, width).config_after_pruning(range(1, attention.num_heads))
         sizes = [sum(map(np.size, flatten(tiny.weights(each, width, width)).values())) for each in (attention, fewer)]
         assert sizes[0] - sizes[1] == parameters
 

@@ -25,11 +25,11 @@ def test_programs_are_forgotten_where_half_of_the_maps_are_taken(compiled, tmp_p
     for content in (None, "many", f"{4 * taken}\n"):  # a system without the limit forgets nothing
         if content is not None:
             programs.ALLOWED.write_text(content)
-        assert not programs.make_room()
+        assert not programs.evict_compiled()
         assert doubled(jnp.ones(3)).tolist() == [2, 2, 2]
     assert compiled.count("doubled") == 1
     programs.ALLOWED.write_text(f"{taken}\n")
-    assert programs.make_room()
+    assert programs.evict_compiled()
     assert doubled(jnp.ones(3)).tolist() == [2, 2, 2]
     assert compiled.count("doubled") == 2
 

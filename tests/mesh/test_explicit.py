@@ -103,7 +103,7 @@ def test_heads_that_do_not_divide_are_named_or_whole_on_every_device():
     layer, mesh = module("multi_head"), mesh_of("model")
     places = shardings(tiny.weights(layer.kind, WIDTH, WIDTH), mesh)
     with pytest.raises(headjax.HeadjaxError, match=r"^query: heads of size 3 .* mesh axis model=2"):
-        shardings(tiny.weights(layer.left([0, 1, 2]), WIDTH, WIDTH), mesh)
+        shardings(tiny.weights(layer.config_after_pruning([0, 1, 2]), WIDTH, WIDTH), mesh)
     spread = layer.like(layer.kind, jax.device_put(layer.params, places))
     with jax.set_mesh(mesh):
         with pytest.warns(UserWarning, match=r"heads: 3 .* mesh axis model=2"):

@@ -136,7 +136,9 @@ def _kept(attention: Kind, params: Params, heads: tuple[int, ...]) -> Params:
 
 def kept_heads(attention: Kind, params: Params, heads: Sequence[int]) -> tuple[Kind, Params]:
     """The formulation with these heads alone, and its parameters."""
-    return tiny.bound(attention, params, WIDTH, WIDTH).left(heads), _kept(attention, params, tuple(heads))
+    return tiny.bound(attention, params, WIDTH, WIDTH).config_after_pruning(heads), _kept(
+        attention, params, tuple(heads)
+    )
 
 
 def random_inputs(batch: int = 2, length: int = 6, width: int = WIDTH, seed: int = 1) -> np.ndarray:

@@ -197,4 +197,4 @@ def test_concatenated_blocks_start_as_multi_head_attention():
     expected = attended_by(tiny.multi_head(4, 2, value_dim=4), plain, X, call).context
     assert_close(attended_by(collaborative, params, X, call).context, expected, sums=SUMS)
     # Eight dimensions divide among four heads, but not among the three that are left.
-    assert collaborative.module(WIDTH, WIDTH).left([0, 1, 3]).structure().num_heads == 3
+    assert collaborative.module(WIDTH, WIDTH).config_after_pruning([0, 1, 3]).structure().num_heads == 3

@@ -72,7 +72,7 @@ def test_every_registered_kind_has_an_example():
 @every
 def test_is_saved_and_every_axis_has_a_sharding_rule(name):
     attention = EVERY[name]
-    for saved in (attention, attention.module(WIDTH, WIDTH).left([1])):
+    for saved in (attention, attention.module(WIDTH, WIDTH).config_after_pruning([1])):
         assert from_data(headjax.Kind, to_data(saved)) == saved
     axes = {axis for tensor in flatten(tiny.weights(attention, WIDTH, WIDTH)).values() for axis in tensor.out_sharding}
     assert axes - {None} <= set(RULES)

@@ -41,8 +41,8 @@ class Classifier(TaskOutput):
     def module(self, width: int, vocabulary: Vocabulary) -> Any:
         return LinearLogits(width, self.classes, self)
 
-    def answers(self) -> str:
-        return f"{super().answers()} of {self.classes} classes"
+    def output_description(self) -> str:
+        return f"{super().output_description()} of {self.classes} classes"
 
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
         return {"labels": Range(self.classes, "classes", ignored=IGNORED)}
@@ -101,9 +101,9 @@ class Regression(TaskOutput):
         if labels.size != labels.shape[0] * self.outputs:
             raise DataError(f"labels: expected {self.outputs} numbers an example, got {list(labels.shape)}")
         labels = labels.reshape(-1, self.outputs)
-        counted = ~jnp.isnan(labels)
-        squares = jnp.square(output.require_logits() - jnp.where(counted, labels, 0.0))
-        return Loss(jnp.where(counted, squares, 0.0).sum(axis=1), counted.astype(jnp.float32).sum(axis=1))
+        present = ~jnp.isnan(labels)
+        squares = jnp.square(output.require_logits() - jnp.where(present, labels, 0.0))
+        return Loss(jnp.where(present, squares, 0.0).sum(axis=1), present.astype(jnp.float32).sum(axis=1))
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return {"labels": jax.ShapeDtypeStruct((batch_size, self.outputs), jnp.float32)}
@@ -133,8 +133,8 @@ class TokenClassification(Classifier):
     dropout: Rate = 0.1
 
     def loss(self, output: Output, batch: Batch) -> Loss:
-        losses, counted = cross_entropy(output.require_logits(), integer_labels(batch, 2))
-        return Loss(losses.sum(axis=1), counted.sum(axis=1))
+        losses, weight = cross_entropy(output.require_logits(), integer_labels(batch, 2))
+        return Loss(losses.sum(axis=1), weight.sum(axis=1))
 
 
 @kind("multi_label")
@@ -158,9 +158,9 @@ class MultiLabel(Classifier):
         labels, logits = batch_array(batch, "labels").astype(jnp.float32), output.require_logits()
         if labels.shape != logits.shape:
             raise DataError(f"labels: expected [batch, {self.classes}], got {list(labels.shape)}")
-        counted = ~jnp.isnan(labels).any(axis=1)
+        present = ~jnp.isnan(labels).any(axis=1)
         losses = optax.sigmoid_binary_cross_entropy(logits, jnp.nan_to_num(labels))
-        return Loss(jnp.where(counted, losses.sum(axis=1), 0.0), counted.astype(jnp.float32))
+        return Loss(jnp.where(present, losses.sum(axis=1), 0.0), present.astype(jnp.float32))
 
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
         return {}
@@ -174,10 +174,10 @@ def class_losses(logits: jax.Array, batch: Batch, smoothing: float) -> tuple[jax
     labels = batch_array(batch, "labels")
     if labels.shape != logits.shape or not jnp.issubdtype(labels.dtype, jnp.floating):
         return cross_entropy(logits, integer_labels(batch, 1), smoothing)
-    counted = ~jnp.isnan(labels).any(axis=1)
+    present = ~jnp.isnan(labels).any(axis=1)
     smooth = (1.0 - smoothing) * labels + smoothing / logits.shape[-1]
-    losses = optax.softmax_cross_entropy(logits, jnp.where(counted[:, None], smooth, 0.0))
-    return losses, counted.astype(jnp.float32)
+    losses = optax.softmax_cross_entropy(logits, jnp.where(present[:, None], smooth, 0.0))
+    return losses, present.astype(jnp.float32)
 
 
 def integer_labels(batch: Batch, ndim: int) -> jax.Array:
@@ -210,10 +210,10 @@ class DistilledClassification(Classifier):
         return DistilledLogits(self, width)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
-        learned, counted = class_losses(output.require_logits("cls_logits"), batch, self.label_smoothing)
+        learned, weight = class_losses(output.require_logits("cls_logits"), batch, self.label_smoothing)
         taught = {"labels": batch.get("teacher_labels", batch_array(batch, "labels"))}
         distilled, _ = class_losses(output.require_logits("distillation_logits"), taught, 0.0)
-        return Loss((learned + counted * distilled) / 2.0, counted)
+        return Loss((learned + weight * distilled) / 2.0, weight)
 
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
         labels = super().ranges(vocabulary)

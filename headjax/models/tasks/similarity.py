@@ -111,11 +111,11 @@ class SentenceSimilarity(TaskOutput):
         labels = batch_array(batch, "labels").astype(jnp.float32)
         if labels.ndim != 1:
             raise DataError(f"labels: expected one number a pair [batch], got {list(labels.shape)}")
-        counted = ~jnp.isnan(labels)
+        present = ~jnp.isnan(labels)
         vectors = output.require_embeddings()
         cosines = similarity("cosine", vectors[:, 0], vectors[:, 1])
-        squares = jnp.square(cosines - jnp.where(counted, labels, 0.0))
-        return Loss(jnp.where(counted, squares, 0.0), counted.astype(jnp.float32))
+        squares = jnp.square(cosines - jnp.where(present, labels, 0.0))
+        return Loss(jnp.where(present, squares, 0.0), present.astype(jnp.float32))
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         similarities = {"labels": jax.ShapeDtypeStruct((batch_size,), jnp.float32)}
@@ -154,19 +154,19 @@ def sentences(batch: Batch, hidden: jax.Array) -> jax.Array:
 
 def pool(mode: Pooling, hidden: jax.Array, members: jax.Array, mask: jax.Array | None) -> jax.Array:
     """`[batch, sentences, width]` of hidden states `[batch, length, width]`; see `SentenceSimilarity`."""
-    counted = members if mask is None else members * mask[:, None]
+    valid_tokens = members if mask is None else members * mask[:, None]
     if mode == "max":
-        inside = counted[..., None] > 0  # [batch, sentences, length, 1]
+        inside = valid_tokens[..., None] > 0  # [batch, sentences, length, 1]
         most = jnp.where(inside, hidden[:, None], -jnp.inf).max(axis=2)
         return jnp.where(inside.any(axis=2), most, 0.0)
-    number = jnp.cumsum(counted, axis=2)
-    weights = counted
+    number = jnp.cumsum(valid_tokens, axis=2)
+    weights = valid_tokens
     if mode == "cls":
-        weights = counted * (number == 1)
+        weights = valid_tokens * (number == 1)
     elif mode == "lasttoken":
-        weights = counted * (number == number[..., -1:])
+        weights = valid_tokens * (number == number[..., -1:])
     elif mode == "weightedmean":
-        weights = counted * jnp.cumsum(members, axis=2)  # an excluded prompt leaves the positions as they are
+        weights = valid_tokens * jnp.cumsum(members, axis=2)  # an excluded prompt leaves the positions as they are
     total = jnp.maximum(weights.sum(axis=2, keepdims=True), 1.0)
     sums = jnp.einsum("bst,btd->bsd", weights, hidden, precision="highest")
     return sums / (jnp.sqrt(total) if mode == "mean_sqrt_len_tokens" else total)
@@ -178,8 +178,8 @@ def similarity(name: Similarity, first: jax.Array, second: jax.Array) -> jax.Arr
         first, second = unit(first), unit(second)
     if name in ("cosine", "dot"):
         return (first * second).sum(axis=-1)
-    apart = first - second
-    return -jnp.abs(apart).sum(axis=-1) if name == "manhattan" else -length_of(apart)[..., 0]
+    difference = first - second
+    return -jnp.abs(difference).sum(axis=-1) if name == "manhattan" else -length_of(difference)[..., 0]
 
 
 def unit(vectors: jax.Array) -> jax.Array:

@@ -64,8 +64,8 @@ class TaskOutput(Spec, abc.ABC):
         shape = (batch_size, length) if self.needs_tokens else (batch_size,)
         return abstract_integers(shape, *self.labels)
 
-    def answers(self) -> str:
-        """Return the task as it goes on in a line about a model."""
+    def output_description(self) -> str:
+        """Return the task in words, for the end of a line about a model."""
         return f", task {kind_of(self)}"
 
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
@@ -74,8 +74,8 @@ class TaskOutput(Spec, abc.ABC):
 
     def for_evaluation(self) -> TaskOutput:
         """Return the output with the loss that evaluation reports, without training's label smoothing."""
-        own: Any = self
-        return dataclasses.replace(own, label_smoothing=0.0) if hasattr(self, "label_smoothing") else self
+        task: Any = self
+        return dataclasses.replace(task, label_smoothing=0.0) if hasattr(self, "label_smoothing") else self
 
 
 @kind("no_task")

@@ -48,8 +48,8 @@ class MaskedLanguageModel(TaskOutput):
         return MaskedTokenLogits(self, width, vocabulary)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
-        losses, counted = cross_entropy(output.require_logits(), batch_array(batch, "labels"))
-        return Loss(losses.sum(axis=1), counted.sum(axis=1))
+        losses, weight = cross_entropy(output.require_logits(), batch_array(batch, "labels"))
+        return Loss(losses.sum(axis=1), weight.sum(axis=1))
 
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
         return {"labels": Range(vocabulary.tokens, "tokens", ignored=IGNORED)}
@@ -100,8 +100,8 @@ class Pretraining(TaskOutput):
         """
         tokens = self.masked.loss(output, batch)
         logits = output.require_logits("seq_relationship_logits")
-        losses, counted = cross_entropy(logits, batch_array(batch, "next_sentence_label"))
-        rate = jnp.maximum(tokens.weight.sum(), 1.0) / jnp.maximum(counted.sum(), 1.0)
+        losses, weight = cross_entropy(logits, batch_array(batch, "next_sentence_label"))
+        rate = jnp.maximum(tokens.weight.sum(), 1.0) / jnp.maximum(weight.sum(), 1.0)
         return Loss(tokens.total + rate * losses, tokens.weight)
 
     def ranges(self, vocabulary: Vocabulary) -> dict[str, Range]:
@@ -150,8 +150,8 @@ class Span(TaskOutput):
         positions = jnp.stack([batch_array(batch, f"{end}_positions") for end in ("start", "end")], axis=1)
         logits = output.require_logits()
         inside = (positions >= 0) & (positions < logits.shape[1])
-        losses, counted = cross_entropy(jnp.swapaxes(logits, 1, 2), jnp.where(inside, positions, IGNORED))
-        return Loss(losses.sum(axis=1), counted.sum(axis=1))
+        losses, weight = cross_entropy(jnp.swapaxes(logits, 1, 2), jnp.where(inside, positions, IGNORED))
+        return Loss(losses.sum(axis=1), weight.sum(axis=1))
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return abstract_integers((batch_size,), "start_positions", "end_positions")

@@ -72,8 +72,8 @@ def target(platform: str, devices: int = 1, generation: int | None = None) -> It
 
 def current_target() -> Machine:
     """Return the machine for which kernels are chosen: the present one outside of `target`."""
-    found = re.match(r"TPU ?v?(\d+)", jax.devices()[0].device_kind)  # `TPU v5 lite`, `TPU7x`
-    present = Machine(jax.default_backend(), jax.device_count(), int(found[1]) if found else None)
+    tpu = re.match(r"TPU ?v?(\d+)", jax.devices()[0].device_kind)  # `TPU v5 lite`, `TPU7x`
+    present = Machine(jax.default_backend(), jax.device_count(), int(tpu[1]) if tpu else None)
     return _target.get() or present
 
 

@@ -42,8 +42,8 @@ def collaborative_attention(operands: AttentionInputs, block: int | None = None,
 
     A query that may see no key gets an average of some values; the reference gives the average of all.
     """
-    query, key, value, scale, mask, bias, _, mixing, *_ = operands
-    assert mixing is not None  # `refusal` lets no other call through
+    query, key, value, scale, mask, bias, *_ = operands
+    mixing: Any = operands.mixing  # `refusal` lets no call without it through
     batch, queries, _, _ = query.shape
     keys = key.shape[1]
     side = block or (2 * BLOCK if min(queries, keys) >= 8 * BLOCK else BLOCK)
@@ -186,8 +186,8 @@ def _launch(
     """
     batch, heads, keys, value_dim = inputs.value.shape
     _, queries, shared_dim = inputs.query.shape
-    whole = {"b": batch, "h": heads, "q": queries, "k": keys, "H": heads, "s": shared_dim, "v": value_dim, ".": 1}
-    block = whole | {"b": 1, "h": 1, "q": blocking.side, "k": blocking.side}
+    sizes = {"b": batch, "h": heads, "q": queries, "k": keys, "H": heads, "s": shared_dim, "v": value_dim, ".": 1}
+    block = sizes | {"b": 1, "h": 1, "q": blocking.side, "k": blocking.side}
 
     def spec(array: str) -> pl.BlockSpec:
         places = [axes.find(axis) for axis in array]
@@ -198,18 +198,18 @@ def _launch(
     arrays = (inputs.query, inputs.key, inputs.mixing, inputs.bias, *segments, inputs.value, *saved)
     described = ("bqs", "bks", "h.s", "bh.k", "b.q", "b.k", "bhkv", "bhqv", "bh.q", "bh.q")
     order: Any = ("parallel",) * parallel + ("arbitrary",) * (len(axes) - parallel)
-    found: list[jax.Array] = pl.pallas_call(
+    results: list[jax.Array] = pl.pallas_call(
         functools.partial(kernel, blocking),
-        grid=tuple(whole[axis] // block[axis] for axis in axes),
+        grid=tuple(sizes[axis] // block[axis] for axis in axes),
         in_specs=[spec(array) for array in described[: len(arrays)]],
         out_specs=[spec(array) for array, _ in outputs],
-        out_shape=[jax.ShapeDtypeStruct(tuple(whole[axis] for axis in array), dtype) for array, dtype in outputs],
+        out_shape=[jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in array), dtype) for array, dtype in outputs],
         scratch_shapes=[pltpu.VMEM((blocking.side, width), jnp.float32) for width in scratch],
         compiler_params=pltpu.CompilerParams(dimension_semantics=order),
         interpret=blocking.interpret,
         name=f"collaborative{kernel.__name__.removesuffix('_block')}",
     )(*arrays)
-    return found
+    return results
 
 
 def _forward_block(blocking: Blocking, *refs: Any) -> None:
@@ -234,7 +234,7 @@ def _forward_block(blocking: Blocking, *refs: Any) -> None:
     @pl.when(key_block == pl.num_programs(3) - 1)
     def finish() -> None:
         context[0, 0] = (weighted[...] / total[...]).astype(context.dtype)
-        logsumexp[0, 0] = _row(highest[...] + jnp.log(total[...]), blocking.side)
+        logsumexp[0, 0] = _transposed(highest[...] + jnp.log(total[...]), blocking.side)[:1]
 
 
 def _backward_queries_block(blocking: Blocking, *refs: Any) -> None:
@@ -295,20 +295,14 @@ def _logits(
     """A block of one head's logits, its mixed queries `[query, shared_dim]`, and which of its pairs may attend."""
     mixed = (tile.query[0].astype(jnp.float32) * tile.mixing[0]).astype(tile.query.dtype)
     logits = _dot(mixed, tile.key[0], 1, 1) + tile.bias[0, 0]
-    allowed = _allowed(blocking, tile, query_block, key_block)
-    return jnp.where(allowed, logits, _MASKED), mixed, allowed
-
-
-def _allowed(blocking: Blocking, tile: _Tile, query_block: jax.Array, key_block: jax.Array) -> jax.Array:
-    """Return the pairs of a block that may attend, `[query, key]` bool."""
-    allowed = _column(tile.query_segments[0], blocking.side) == tile.key_segments[0]
+    allowed = _transposed(tile.query_segments[0], blocking.side) == tile.key_segments[0]  # [query, key]
     rows = query_block * blocking.side + jax.lax.broadcasted_iota(jnp.int32, allowed.shape, 0)
     columns = key_block * blocking.side + jax.lax.broadcasted_iota(jnp.int32, allowed.shape, 1)
     if blocking.causal:
         allowed &= columns <= rows
     if blocking.window is not None:
         allowed &= jnp.abs(rows - columns) < blocking.window
-    return allowed
+    return jnp.where(allowed, logits, _MASKED), mixed, allowed
 
 
 def _slopes(
@@ -317,20 +311,18 @@ def _slopes(
     """A block's mixed queries, its probabilities P and its gradient G with respect to the logits."""
     context_slope, logsumexp, products = saved
     logits, mixed, allowed = _logits(blocking, tile, query_block, key_block)
-    weights = jnp.exp(logits - _column(logsumexp[0, 0], blocking.side))
+    weights = jnp.exp(logits - _transposed(logsumexp[0, 0], blocking.side))
     weights_slope = _dot(context_slope[0, 0], value[0, 0], 1, 1)
-    slope = weights * (weights_slope - _column(products[0, 0], blocking.side))
+    slope = weights * (weights_slope - _transposed(products[0, 0], blocking.side))
     return mixed, weights, jnp.where(allowed, slope, 0.0)
 
 
-def _column(row: jax.Array, side: int) -> jax.Array:
-    """`[1, side]` as a column, repeated to `[side, side]`: whole tiles transpose on every TPU, single rows do not."""
-    return jnp.transpose(jnp.broadcast_to(row, (side, side)))
+def _transposed(vector: jax.Array, side: int) -> jax.Array:
+    """Return a row `[1, side]` as columns, or a column `[side, 1]` as rows, repeated to `[side, side]`.
 
-
-def _row(column: jax.Array, side: int) -> jax.Array:
-    """The inverse: `[side, 1]` as `[1, side]`."""
-    return jnp.transpose(jnp.broadcast_to(column, (side, side)))[:1]
+    Whole tiles transpose on every TPU, single rows do not.
+    """
+    return jnp.transpose(jnp.broadcast_to(vector, (side, side)))
 
 
 def _is_visible(blocking: Blocking, query_block: jax.Array, key_block: jax.Array) -> Any:
@@ -338,9 +330,8 @@ def _is_visible(blocking: Blocking, query_block: jax.Array, key_block: jax.Array
     visible: Any = key_block <= query_block if blocking.causal else True
     if blocking.window is None:
         return visible
-    # The nearest query and key of two blocks are (blocks - 1) * side + 1 apart.
-    apart = (jnp.abs(query_block - key_block) - 1) * blocking.side + 1
-    return visible & (apart < blocking.window)
+    nearest = (jnp.abs(query_block - key_block) - 1) * blocking.side + 1  # distance of a query and a key
+    return visible & (nearest < blocking.window)
 
 
 def _dot(left: jax.Array, right: jax.Array, left_axis: int, right_axis: int) -> jax.Array:

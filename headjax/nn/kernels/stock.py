@@ -69,8 +69,8 @@ def spread(compute: Callable[..., Attended], mesh: Any) -> Callable[..., Attende
         divides = head_axis in mesh.shape and all(count % mesh.shape[head_axis] == 0 for count in counts)
         heads = {"query": 2, "key": 2, "value": 2, "bias": 1, "mixing": 0} if divides else {}
         specs = {
-            name: jax.tree.map(functools.partial(spec, heads=heads.get(name), batch=name != "mixing"), given)
-            for name, given in arrays.items()
+            name: jax.tree.map(functools.partial(spec, heads=heads.get(name), batch=name != "mixing"), array)
+            for name, array in arrays.items()
         }
 
         def part(parts: dict[str, Any]) -> jax.Array:
@@ -138,27 +138,15 @@ def splash_attention(operands: AttentionInputs, interpret: bool = False) -> Atte
         visible = masks.LocalMask(shape, (reach, 0 if mask.causal else reach), offset=0)
     elif mask is not None and mask.causal:
         visible = masks.CausalMask(shape)
+    rows, columns = (next(size for size in (512, 256, BLOCK) if length % size == 0) for length in shape)
+    sizes = {f"block_q{part}": rows for part in ("", "_dkv", "_dq")}
+    sizes |= {f"block_kv{part}": columns for part in ("", "_compute", "_dkv", "_dkv_compute", "_dq")}
     kernel = splash.make_splash_mha_single_device(
-        masks.MultiHeadMask([visible] * heads), block_sizes=_block_sizes(splash, *shape), interpret=interpret
+        masks.MultiHeadMask([visible] * heads), block_sizes=splash.BlockSizes(**sizes), interpret=interpret
     )
-    segments = _segments(splash, mask, batch, *shape)
+    segments = None
+    if mask is not None and (mask.keys is not None or mask.query_segments is not None):
+        segments = splash.SegmentIds(*segment_ids(mask, batch, *shape))
     by_head = [jnp.swapaxes(array, 1, 2) for array in (query * operands.scale, key, value)]
     context = jax.vmap(kernel, in_axes=(0, 0, 0, None if segments is None else 0))(*by_head, segments)
     return Attended(jnp.swapaxes(context, 1, 2), None)
-
-
-def _block_sizes(splash: Any, queries: int, keys: int) -> object:
-    sizes = {f"block_q{part}": _block(queries) for part in ("", "_dkv", "_dq")}
-    sizes |= {f"block_kv{part}": _block(keys) for part in ("", "_compute", "_dkv", "_dkv_compute", "_dq")}
-    return splash.BlockSizes(**sizes)
-
-
-def _block(length: int) -> int:
-    return next(size for size in (512, 256, BLOCK) if length % size == 0)
-
-
-def _segments(splash: object, mask: Mask | None, batch: int, queries: int, keys: int) -> object | None:
-    if mask is None or (mask.keys is None and mask.query_segments is None):
-        return None
-    of_queries, of_keys = segment_ids(mask, batch, queries, keys)
-    return splash.SegmentIds(of_queries, of_keys)  # type: ignore[attr-defined]
