@@ -23,8 +23,8 @@ from headjax.heads.site import ones
 from headjax.mesh.distributed import put_batch
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import generation
-from headjax.models.decode_loop import continue_until, read_prompts
 from headjax.models.decoder import DecoderConfig
+from headjax.models.decoding import continue_until, read_prompts
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.nn import Kind, MultiHeadAttention

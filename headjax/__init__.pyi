@@ -52,10 +52,10 @@ from headjax.mesh.mesh import MeshConfig as MeshConfig
 from headjax.models import tasks as tasks
 from headjax.models.config import Batch as Batch
 from headjax.models.config import ModelConfig as ModelConfig
-from headjax.models.decode_loop import Greedy as Greedy
-from headjax.models.decode_loop import Sample as Sample
 from headjax.models.decoder import Decoder as Decoder
 from headjax.models.decoder import DecoderConfig as DecoderConfig
+from headjax.models.decoding import Greedy as Greedy
+from headjax.models.decoding import Sample as Sample
 from headjax.models.encoder import Encoder as Encoder
 from headjax.models.encoder import EncoderConfig as EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoder as EncoderDecoder

@@ -18,7 +18,7 @@ from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.models.config import Batch
-    from headjax.models.decode_loop import Sampler
+    from headjax.models.decoding import Sampler
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,17 @@ def run(options: Options, progress: Progress) -> Result:
     import numpy as np
 
     from headjax.hub.either import read_model
-    from headjax.models.generation import Generation, begin, check_generative, check_room
-    from headjax.models.prompts import end_of_text, new_tokens, prompt_batch, texts_of, tokenizer_of
+    from headjax.models.generation import (
+        Generation,
+        begin,
+        check_generative,
+        check_room,
+        end_of_text,
+        new_tokens,
+        prompt_batch,
+        texts_of,
+        tokenizer_of,
+    )
 
     sampler, prompts = sampler_of(options), prompts_of(options)
     model = read_model(options.model)
@@ -112,7 +121,7 @@ def prompts_of(options: Options) -> list[str]:
 
 def sampler_of(options: Options) -> Sampler:
     """Return the sampler that the options ask for."""
-    from headjax.models.decode_loop import Greedy, Sample
+    from headjax.models.decoding import Greedy, Sample
 
     draws = options.temperature is not None or options.top_k > 0 or options.top_p < 1.0
     if not 0.0 < options.top_p <= 1.0:

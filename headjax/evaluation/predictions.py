@@ -30,10 +30,9 @@ from headjax.evaluation.translation import best_translations
 from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig
-from headjax.models.generation import check_generative, check_room
+from headjax.models.generation import check_generative, check_room, new_tokens, prompt_batch
 from headjax.models.model import Model
 from headjax.models.new_task import with_task
-from headjax.models.prompts import new_tokens, prompt_batch
 from headjax.models.tasks import MultiLabel, Regression, SentenceSimilarity, Span, TokenClassification
 from headjax.models.tasks.classification import Classification, DistilledClassification
 from headjax.models.tasks.similarity import similarity

@@ -12,9 +12,8 @@ from headjax.core.progress import Update
 from headjax.data.forms.language import Translations
 from headjax.data.stream import evaluation_batches
 from headjax.models.config import Batch
-from headjax.models.generation import beam_search
+from headjax.models.generation import beam_search, texts_of, tokenizer_of
 from headjax.models.model import Model
-from headjax.models.prompts import texts_of, tokenizer_of
 
 
 class Bleu(NamedTuple):

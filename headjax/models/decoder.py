@@ -17,11 +17,10 @@ from headjax.models.decoding import GenerativeConfig, GenerativeModel, empty_cac
 from headjax.models.inputs import abstract_integers, read_tokens
 from headjax.models.model import probes_of
 from headjax.models.tasks import Features, TaskOutput, Vocabulary
-from headjax.nn.cache import Prompt
 from headjax.nn.embeddings import Range, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import ResidualKind
-from headjax.nn.operands import Mask, fold
+from headjax.nn.operands import Mask, Prompt, fold
 from headjax.nn.projections import Linear, VocabularyLogits, cross_entropy
 from headjax.nn.stack import Stack
 from headjax.nn.state import Compute, ForwardOptions, State

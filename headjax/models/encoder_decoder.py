@@ -20,11 +20,10 @@ from headjax.models.config import STACK_FIELDS, Batch, Loss, Output
 from headjax.models.decoding import GenerativeConfig, GenerativeModel, empty_cache
 from headjax.models.inputs import Read, abstract_integers, batch_array, begins, read_tokens
 from headjax.models.model import probes_of
-from headjax.nn.cache import Prompt
 from headjax.nn.embeddings import PositionKind, Range, RelativeBuckets, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import RMSNorm
-from headjax.nn.operands import Mask, fold
+from headjax.nn.operands import Mask, Prompt, fold
 from headjax.nn.projections import VocabularyLogits, cross_entropy
 from headjax.nn.stack import Stack
 from headjax.nn.state import Compute, ForwardOptions, State

@@ -12,10 +12,9 @@ import jax.numpy as jnp
 from headjax.core.derivatives import softmax
 from headjax.core.errors import KernelError
 from headjax.mesh.mesh import current_mesh
-from headjax.nn.cache import AttentionCache
 from headjax.nn.kernels.choose import KERNELS, OURS, REFERENCE, choose, current_target
 from headjax.nn.kernels.stock import spread
-from headjax.nn.operands import Attended, AttentionInputs, Dropout, KeyValues, Mask
+from headjax.nn.operands import Attended, AttentionCache, AttentionInputs, Dropout, KeyValues, Mask
 
 
 class AttentionOptions(NamedTuple):

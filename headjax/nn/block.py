@@ -15,10 +15,9 @@ from headjax.core.errors import DataError
 from headjax.core.kind import Kind
 from headjax.mesh.mesh import by_example
 from headjax.nn.attend import AttentionOptions, run_attention
-from headjax.nn.cache import AttentionCache
 from headjax.nn.flops import product_flops
 from headjax.nn.norms import LayerNorm, Norm, Residual, ResidualKind
-from headjax.nn.operands import Dropout, KeyValues, Mask, fold
+from headjax.nn.operands import AttentionCache, Dropout, KeyValues, Mask, fold
 from headjax.nn.projections import ActivationName, FeedForward
 from headjax.nn.state import ForwardOptions, Probe, ResidualStep, State
 

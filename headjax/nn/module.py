@@ -22,10 +22,18 @@ from headjax.core.modules import arrays, bind, declared
 from headjax.core.tensors import RULES, Initializer, Normal, Params
 from headjax.mesh.mesh import spread_by_compiler, take
 from headjax.nn.attend import AttentionOptions, run_attention
-from headjax.nn.cache import AttentionCache, stored
-from headjax.nn.calling import CallArrays, check_sizes, one_batch_axis
 from headjax.nn.flops import product_flops
-from headjax.nn.operands import Attended, Dropout, KeyValues, Mask
+from headjax.nn.operands import (
+    Attended,
+    AttentionCache,
+    CallArrays,
+    Dropout,
+    KeyValues,
+    Mask,
+    check_sizes,
+    one_batch_axis,
+    stored,
+)
 from headjax.nn.projections import HeadOutput
 
 if TYPE_CHECKING:

@@ -22,12 +22,11 @@ from headjax.mesh.distributed import Vote, is_first, on_first, wait_for_all
 from headjax.models.model import Model
 from headjax.storage.directories import hold
 from headjax.storage.paths import check_folder, path_of
-from headjax.training.checkpoints import Checkpoints
 from headjax.training.config import TrainConfig
 from headjax.training.recording import TENSORBOARD, Metrics, Profiler
 from headjax.training.run import Feed, Training, prepare
 from headjax.training.step import StepMetrics, TrainState
-from headjax.training.workdir import BestModel, claim_workdir
+from headjax.training.workdir import BestModel, Checkpoints, claim_workdir
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -12,7 +12,7 @@ import pytest
 
 import headjax
 from headjax.hub.checking import longest
-from headjax.models.prompts import prompt_batch
+from headjax.models.generation import prompt_batch
 from headjax.tokenizers.files import write_tokenizer
 from headjax.tokenizers.vocabularies import train_bpe, wordpiece_of
 from tests.hub.directories import CONFIGS, model_of

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.models.decode_loop import continue_until
+from headjax.models.decoding import continue_until
 from headjax.models.generation import begin, cache_bytes, check_room
 from tests import tiny
 from tests.closeness import assert_close

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.models.prompts import NEW_TOKENS, new_tokens, prompt_batch, texts_of
+from headjax.models.generation import NEW_TOKENS, new_tokens, prompt_batch, texts_of
 from tests import tiny
 from tests.models.test_encoder_decoder import translation
 

@@ -15,7 +15,7 @@ import pytest
 
 import headjax
 from headjax.mesh.rules import ShardingConfig
-from headjax.training.checkpoints import Checkpoints
+from headjax.training.workdir import Checkpoints
 from headjax.training.step import Trainer, TrainState
 from tests import tiny
 from tests.buckets import path_of
