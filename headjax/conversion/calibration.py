@@ -25,22 +25,36 @@ FOLDS = 4
 
 
 class Moments(NamedTuple):
-    """Moments of one attention layer's inputs over all tokens except padding. NumPy, float64."""
+    """Moments of one attention layer's inputs over all tokens except padding. NumPy, float64.
 
-    query_mean: np.ndarray  # [width]
-    query_covariance: np.ndarray  # [width, width], about that mean
-    key_mean: np.ndarray  # [memory width], of keys and values
-    key_covariance: np.ndarray  # [memory width, memory width], about that mean
-    key_within: np.ndarray  # about the mean of each sequence, which adds the same to all logits of a row
+    Attributes:
+        query_mean: `[width]`.
+        query_covariance: `[width, width]`, about that mean.
+        key_mean: `[memory width]`, of keys and values.
+        key_covariance: `[memory width, memory width]`, about that mean.
+        key_within: Covariance about the mean of each sequence, which adds the same to all logits of a row.
+    """
+
+    query_mean: np.ndarray
+    query_covariance: np.ndarray
+    key_mean: np.ndarray
+    key_covariance: np.ndarray
+    key_within: np.ndarray
 
 
 class Calibration(NamedTuple):
-    """Calibration batches and their moments by (head stack, layer)."""
+    """Calibration batches and their moments by (head stack, layer).
+
+    Attributes:
+        eval_batches: Batches held out for choices: the last of every four.
+        moments: Moments over all batches.
+        fit_moments: Moments over the batches that are not held out.
+    """
 
     batches: Sequence[Batch]
-    eval_batches: Sequence[Batch]  # held out for choices: the last of every four
-    moments: Mapping[HeadLayer, Moments]  # over all batches
-    fit_moments: Mapping[HeadLayer, Moments]  # over the others
+    eval_batches: Sequence[Batch]
+    moments: Mapping[HeadLayer, Moments]
+    fit_moments: Mapping[HeadLayer, Moments]
 
 
 class Root(NamedTuple):
@@ -59,7 +73,7 @@ def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
 
 @functools.lru_cache(maxsize=8)
 def _root(covariance: bytes, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the root of a covariance given by its bytes: the forms that a layer is tried in need the same few."""
+    """Return `covariance_root` for the bytes of a covariance, cached: the candidates for a layer need the same few."""
     matrix = np.frombuffer(covariance)
     size = math.isqrt(len(matrix))
     values, vectors = np.linalg.eigh(matrix.reshape(size, size))
@@ -73,7 +87,10 @@ def _root(covariance: bytes, ridge: float) -> tuple[np.ndarray, np.ndarray]:
 def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None) -> Calibration:
     """Run a model over calibration batches once; fewer than four of them are cut into four by their examples."""
     batches = list(batches)
-    parts = batches if len(batches) >= FOLDS else [part for batch in batches for part in _parts(batch)]
+    parts = batches if len(batches) >= FOLDS else []
+    for batch in batches if len(batches) < FOLDS else ():
+        folds = FOLDS if len(next(iter(batch.values()))) >= FOLDS else 1
+        parts += [{name: array[number::folds] for name, array in batch.items()} for number in range(folds)]
     eval_batches = parts[FOLDS - 1 :: FOLDS]
     fit_batches = [part for number, part in enumerate(parts) if number % FOLDS != FOLDS - 1]
     fit_moments, moments = dict[HeadLayer, Moments](), dict[HeadLayer, Moments]()
@@ -90,14 +107,6 @@ def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda 
 def collect(model: Model, batches: Iterable[Batch]) -> dict[HeadLayer, Moments]:
     """Return the moments of every attention layer's inputs; layers that share their parameters share their moments."""
     return {place: moments_of(sums) for of_layer in _sums(model, batches) for place, sums in of_layer.items()}
-
-
-def _parts(batch: Batch) -> list[Batch]:
-    """Return a batch as four of every fourth example each; as it is where it has fewer than four."""
-    count = len(next(iter(batch.values())))
-    if count < FOLDS:
-        return [batch]
-    return [{name: array[part::FOLDS] for name, array in batch.items()} for part in range(FOLDS)]
 
 
 def _sums(model: Model, batches: Iterable[Batch]) -> Iterator[dict[HeadLayer, Mapping[str, np.ndarray]]]:

@@ -119,7 +119,7 @@ def same_shapes(layers: Sequence[ConversionInput]) -> list[list[int]]:
 
 
 def _side_by_side(layer: ConversionInput) -> CP:
-    """Return the heads' own queries and keys side by side, mixed by blocks of ones (section 3.1)."""
+    """Return the concatenated queries and keys of the heads, mixed by blocks of ones (section 3.1)."""
     left, right = scaled_query_key(layer)
     heads, dim = left.shape[1:]
     owner = jnp.arange(heads * dim)[None, :] // dim == jnp.arange(heads)[:, None]

@@ -15,11 +15,17 @@ from headjax.core.programs import one_by_one
 
 
 class CP(NamedTuple):
-    """T_h = P diag(m_h) S^T: a sum of `rank` outer products (Cordonnier et al. 2020, section 3.3)."""
+    """T_h = P diag(m_h) S^T: a sum of `rank` outer products (Cordonnier et al. 2020, section 3.3).
 
-    left: jax.Array  # P [..., rows, rank], the shared query projection
-    mixing: jax.Array  # M [..., heads, rank]
-    right: jax.Array  # S [..., columns, rank], the shared key projection
+    Attributes:
+        left: P `[..., rows, rank]`, the shared query projection.
+        mixing: M `[..., heads, rank]`.
+        right: S `[..., columns, rank]`, the shared key projection.
+    """
+
+    left: jax.Array
+    mixing: jax.Array
+    right: jax.Array
 
     def products(self) -> Products:
         """Return the same tensor as products: A_h = P diag(m_h), B_h = S."""

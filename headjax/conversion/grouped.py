@@ -157,7 +157,7 @@ def _pooled(layer: ConversionInput, groups: Groups, pooling: Pooling) -> Params:
 
 
 def _aligned(layer: ConversionInput, weights: Params, groups: Groups) -> Params:
-    """Return queries and keys rotated alike; a factor of a group's keys gives their mean the heads' mean norm."""
+    """Return rotated queries and keys; the keys of a group are scaled so that their mean has the heads' mean norm."""
     keys, rotary = _seen(layer, "key"), layer.attention.rotary
     _, heads, dim = keys.shape
     rotations, factor = np.empty((heads, dim, dim)), np.empty((heads, 1, 1))
@@ -184,7 +184,7 @@ def _averaged(weights: Params, groups: Groups) -> Params:
 
 
 def _seen(layer: ConversionInput, name: str) -> np.ndarray:
-    """Return the keys or values `[rows, heads, dim]` that heads are compared by, for independent inputs."""
+    """Return W_K or W_V `[rows, heads, dim]` in coordinates of independent inputs, to compare heads by."""
     # A bias of keys counts where they rotate or are normalised; else it adds the same to all logits of a row.
     counts = name == "value" or is_rotary(layer.attention) or _normalises(layer.attention)
     return np.asarray(extended(layer, name).rows if counts else seen_keys(layer)[0], np.float64)

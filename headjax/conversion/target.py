@@ -51,10 +51,15 @@ class LayerError(NamedTuple):
 
 
 class ConversionInput(NamedTuple):
-    """One layer to convert, with weights in float32."""
+    """One layer to convert, with weights in float32.
 
-    module: Any  # in the form that the conversion starts from
-    moments: Moments | None = None  # None without calibration batches
+    Attributes:
+        module: Module in the form that the conversion starts from.
+        moments: Moments of its inputs; None without calibration batches.
+    """
+
+    module: Any
+    moments: Moments | None = None
 
     @property
     def attention(self) -> Kind:
@@ -169,10 +174,15 @@ Tree = TypeVar("Tree")
 
 
 class Products(NamedTuple):
-    """Tensor of slices T_h = A_h B_h^T, held as its factors: W_Q^h W_K^hT of logits, W_V^h W_O^h of outputs."""
+    """Tensor of slices T_h = A_h B_h^T, held as its factors: W_Q^h W_K^hT of logits, W_V^h W_O^h of outputs.
 
-    left: jax.Array  # A [..., rows, heads, dim]
-    right: jax.Array  # B [..., columns, heads, dim]
+    Attributes:
+        left: A `[..., rows, heads, dim]`.
+        right: B `[..., columns, heads, dim]`.
+    """
+
+    left: jax.Array
+    right: jax.Array
 
     def by_head(self) -> tuple[jax.Array, jax.Array]:
         """Return A and B as `[..., heads, rows, dim]` and `[..., heads, columns, dim]`."""

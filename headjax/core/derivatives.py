@@ -1,4 +1,4 @@
-"""Elementwise and row-wise functions that state their own derivative.
+"""Elementwise and row-wise functions with derivatives in closed form.
 
 Differentiated step by step, each of them keeps several arrays as large as its input for the backward pass, and reads
 them all again. Stated in closed form, the derivative needs one: the slope, or the output. The values are the same.

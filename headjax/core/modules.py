@@ -1,4 +1,4 @@
-"""Modules: how a spec becomes a `flax.nnx` module, and how nested dicts of arrays go into a module and come out.
+"""Specs that describe `flax.nnx` modules, and functions that bind nested dicts of arrays to modules and read them.
 
 A spec is a frozen dataclass: it has fields with bounds, JSON and a hash, and no arrays. A spec describes the function
 of its module; `spec.module(...)` declares its weights and does not draw them. `bind` puts arrays into it.

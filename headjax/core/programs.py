@@ -1,4 +1,4 @@
-"""Compiled programs: kept in the user's cache folder by the command line, forgotten where they take too much memory.
+"""Compiled programs: the command line's cache on disk, and their eviction where they take too much memory.
 
 JAX keeps them by a hash of the program, the versions, the flags and the machine; it reads and writes them under a lock,
 so several commands may share the folder, and removes those that were used least recently.

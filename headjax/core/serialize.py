@@ -124,7 +124,7 @@ def _build(expected: Any, data: Any, path: str) -> Any:
     if origin is tuple and arguments[-1] is Ellipsis:
         return _build(arguments[0], data, path)  # one for all: the class spreads it
     if isinstance(expected, type) and (dataclasses.is_dataclass(expected) or kinds_of(expected)):
-        return data if isinstance(data, expected) else _build_group(expected, _group(data, path), path)
+        return data if isinstance(data, expected) else _build_group(expected, data, path)
     return float(data) if expected is float and type(data) is int and abs(data) <= INTEGER_MAX else data
 
 
@@ -144,7 +144,16 @@ def _build_tuple(types_of: Sequence[Any], data: Sequence[Any], path: str) -> tup
     return tuple(items)
 
 
-def _build_group(cls: type, data: dict[str, Any], path: str) -> Any:
+def _build_group(cls: type, data: Any, path: str) -> Any:
+    if hasattr(data, "to_dict"):  # a ConfigDict, whose fields may still be to be filled
+        from ml_collections import config_dict
+
+        try:
+            data = data.to_dict()
+        except config_dict.RequiredValueError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    require(isinstance(data, Mapping), path, f"expected a group of fields, got {shown(data)}")
+    data = {str(name): entry for name, entry in data.items()}
     if "kind" in data:
         name, kinds = data.pop("kind"), kinds_of(cls)
         if not isinstance(name, str) or name not in kinds:
@@ -161,16 +170,3 @@ def _build_group(cls: type, data: dict[str, Any], path: str) -> Any:
     values = {name: _build(fields[name].type, entry, f"{path}.{name}") for name, entry in data.items()}
     with within(path):
         return make(cls, values)
-
-
-def _group(data: Any, path: str) -> dict[str, Any]:
-    """Return the fields of a group; their names are text."""
-    if hasattr(data, "to_dict"):  # a ConfigDict, whose fields may still be to be filled
-        from ml_collections import config_dict
-
-        try:
-            data = data.to_dict()
-        except config_dict.RequiredValueError as error:
-            raise ConfigError(f"{path}: {error}") from None
-    require(isinstance(data, Mapping), path, f"expected a group of fields, got {shown(data)}")
-    return {str(name): entry for name, entry in data.items()}

@@ -243,7 +243,7 @@ class _AblationWalk:
     blocks: Sequence[_Block]
 
     def agrees(self, by_pass: Measured, last: Any, batch: Any) -> bool:
-        """Return whether the walk computes what a whole pass does: a loss may read the model otherwise."""
+        """Return whether the walk gives the values of a whole pass; a loss need not call the model just once."""
         leaves, tree = jax.tree.flatten(last)
         finish = functools.partial(_values, self.program, tree)
         calls = calls_in(jax.make_jaxpr(finish)(self.state, leaves, batch).jaxpr)
@@ -272,7 +272,7 @@ class _AblationWalk:
                     yield from ((head, jax.tree.map(lambda x, i=i: x[i], measured)) for i, head in enumerate(part))
 
     def states(self, at: Gates, batch: Any) -> list[Any]:
-        """Return the state that enters every block, and that after the last one; they share what is handed on."""
+        """Return the states before every block and after the last one; unchanged arrays are shared."""
         states = [_embed(self.program, self.state, batch)]
         for block in self.blocks:
             states.append(shared(states[-1], _step(block.program, block.state, block.at(at), states[-1])))
@@ -297,7 +297,7 @@ class _AblationWalk:
 
 
 def _options(program: ModuleProgram) -> dict[str, Any]:
-    """Return how the model's own loss is computed, for its walk."""
+    """Return the options of `embed`, of blocks and of `finish`: the `compute` of the model's own loss."""
     compute = getattr(program.loss, "compute", None)
     return {} if compute is None else {"compute": compute}
 

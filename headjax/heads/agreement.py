@@ -42,10 +42,15 @@ class Agreement(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """Predictions of one batch."""
+    """Predictions of one batch.
 
-    values: jax.Array  # [..., n], logits, embeddings or numbers
-    weight: jax.Array  # [...], 1.0 at predictions, 0.0 at padding
+    Attributes:
+        values: `[..., n]`, logits, embeddings or numbers.
+        weight: `[...]`, 1.0 at predictions, 0.0 at padding.
+    """
+
+    values: jax.Array
+    weight: jax.Array
 
 
 def agreement_kind(config: ModelConfig) -> AgreementKind:

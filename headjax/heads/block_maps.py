@@ -72,11 +72,11 @@ class OutputMap:
         self.add(Change(-weight * ~features[:, None], np.zeros(weight.shape[1])))
 
     def weight(self) -> np.ndarray:
-        """Return the map as it is, `[features, width]`."""
+        """Return the present weight of the map, `[features, width]`."""
         raise NotImplementedError
 
     def sums(self) -> tuple[RefitSums, np.ndarray]:
-        """Return the sums over all batches, and how much of the output's error the stream takes up, `[width]`."""
+        """Return the sums over all batches, and the factor of the output in the residual stream, `[width]`."""
         raise NotImplementedError
 
     def add(self, change: Change) -> None:

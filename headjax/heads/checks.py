@@ -94,7 +94,7 @@ def check_projection(layer: nnx.Module, site: AttentionSite) -> None:
 
 
 def check_alone(layer: nnx.Module, site: AttentionSite) -> None:
-    """Raise `HeadjaxError` unless a head depends on its own parameters alone: a flat kernel may hold another order.
+    """Raise `HeadjaxError` unless a head depends on its own parameters alone, which shows the order of a flat kernel.
 
     W_O of one head alone must leave what the layer computes with all parameters of the other heads at 0.
     """
@@ -182,7 +182,7 @@ def _same(
 
 
 def _reason(layer: Any, pruned: Any, site: AttentionSite, drawn: Arrays, kept: Kept, rounding: float) -> str:
-    """Return what a pruned layer that computes something else may depend on; one token alone needs no logits."""
+    """Return why a pruned layer may differ from the gated one: by its logits if both are equal on a single token."""
     try:
         call = _call_of(_holding(layer, site, drawn), site, (1,))
         logits = _same(call, layer, pruned, site, drawn, kept, rounding)

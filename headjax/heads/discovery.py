@@ -199,7 +199,7 @@ def _recognised(model: nnx.Module) -> Iterator[AttentionSite]:
 
 
 def _view_of(layer: nnx.Module) -> Callable[[Any], AttentionSite | None] | None:
-    """Return the view of headjax's own modules, of a registered class, or of a known one; None where none is known."""
+    """Return the function from a layer to its site, by the layer's class; None where no class is known."""
     if isinstance(layer, AttentionModule):
         return _headjax_site
     for cls in type(layer).__mro__:
@@ -333,7 +333,7 @@ def _number(layer: Any, name: str) -> int | None:
 
 
 def _by_names(layer: nnx.Module) -> AttentionSite | None:
-    """Return the site of a layer with flat kernels under usual names, and the number of its heads beside them."""
+    """Return the site of a layer with flat kernels under the names of `FLAT` and an attribute such as `num_heads`."""
     by_kinds = dict[str, Projection]()
     for kinds, name in ((kinds, name) for kinds, names in FLAT.items() for name in names):
         child, axis = vars(layer).get(name), -2 if kinds == "o" else -1
@@ -377,7 +377,7 @@ def _with_rest(
 
 
 def _low_rank(layer: nnx.Module, weight: str, axis: int) -> Iterator[str]:
-    """Yield the factors of low-rank matrices (`nnx.LoRA`) beside a flat weight that hold its heads along an axis."""
+    """Yield the paths of the `nnx.LoRA` factors of a projection that hold its heads, which lie along `axis`."""
     projection, factor = weight.partition(".")[0], "lora_a" if axis == -2 else "lora_b"
     for parts, module in nnx.iter_modules(at_path(layer, projection), graph=True):
         if isinstance(module, nnx.LoRA):

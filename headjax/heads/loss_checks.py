@@ -183,7 +183,7 @@ BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 class _Fact(NamedTuple):
-    """The known properties of an array in a trace: its dependences and its origin."""
+    """What an array in a trace depends on, and which operations it comes from."""
 
     batch: bool = False
     gated: bool = False  # depends on gates, and not on the batch

@@ -198,29 +198,25 @@ def sites_of(model: nnx.Module | Applied) -> Sites:
         return find_sites(model)
     _, params, places = model
     shapes = {_path_of(path): array.shape for path, array in jax.tree_util.tree_leaves_with_path(params)}
-    sites = tuple(_tree_site(name, shapes, *place) for name, place in places.items())
+    sites = list[AttentionSite]()
+    for name, (path, axis, *count) in places.items():
+        kernel = path.replace("/", ".")
+        if kernel not in shapes:
+            raise HeadjaxError(f"{name}: the tree has no array {path}; it has {', '.join(list(shapes)[:12])}")
+        shape = shapes[kernel]
+        if not -len(shape) <= axis < len(shape):
+            raise HeadjaxError(f"{name}: {path} has shape {list(shape)}, and no axis {axis}")
+        last = axis % len(shape) - len(shape)
+        entries = shape[last]
+        (heads,) = count or (entries,)
+        if heads < 1 or entries % heads:
+            raise HeadjaxError(f"{name}: {path} has {entries} entries along its axis, which do not form {heads} heads")
+        size = entries // heads if heads < entries else shape[last + 1] if last < -1 else 1
+        names: dict[str, Any] = {"path": name.replace("/", "."), "output": "", "kernel": kernel}
+        sites.append(AttentionSite(heads=heads, kv_heads=heads, head_dim=size, query=((kernel, last),), **names))
     if not sites:
         raise HeadjaxError("model: no sites are given; each is its name, the path of W_O and the axis of its heads")
-    return sites
-
-
-def _tree_site(
-    name: str, shapes: Mapping[str, tuple[int, ...]], path: str, axis: int, heads: int | None = None
-) -> AttentionSite:
-    kernel = path.replace("/", ".")
-    if kernel not in shapes:
-        raise HeadjaxError(f"{name}: the tree has no array {path}; it has {', '.join(list(shapes)[:12])}")
-    shape = shapes[kernel]
-    if not -len(shape) <= axis < len(shape):
-        raise HeadjaxError(f"{name}: {path} has shape {list(shape)}, and no axis {axis}")
-    axis = axis % len(shape) - len(shape)
-    entries = shape[axis]
-    heads = entries if heads is None else heads
-    if heads < 1 or entries % heads:
-        raise HeadjaxError(f"{name}: {path} has {entries} entries along its axis, which do not form {heads} heads")
-    size = entries // heads if heads < entries else shape[axis + 1] if axis < -1 else 1
-    named: dict[str, Any] = {"path": name.replace("/", "."), "output": "", "kernel": kernel}
-    return AttentionSite(heads=heads, kv_heads=heads, head_dim=size, query=((kernel, axis),), **named)
+    return tuple(sites)
 
 
 def gated(model: M, gates: Mapping[Any, Any]) -> M:

@@ -240,7 +240,7 @@ def _plan(model: nnx.Module, site: AttentionSite, kept: np.ndarray) -> _Plan:
 
 
 class _Cut(NamedTuple):
-    """A parameter that holds heads, and what is kept of it."""
+    """A parameter that holds heads, and the entries of it that stay."""
 
     site: AttentionSite
     path: str
@@ -340,7 +340,7 @@ def _float_properties(layer: Any) -> dict[str, float]:
 
 
 def _resize_rest(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> None:
-    """Set the numbers of heads of modules and configs around the layers, where all layers have the same."""
+    """Set the numbers of heads in modules and configs outside the layers, if all layers have equal numbers."""
     within = {id(module) for site in sites for _, module in nnx.iter_modules(at_path(model, site.path), graph=True)}
     before = {Numbers.of(site) for site in sites}
     heads, kv_heads = ({getattr(plan.numbers, name) for plan in plans.values()} for name in ("heads", "kv_heads"))

@@ -260,8 +260,11 @@ def _derivatives(program: Program, statistics: tuple[str, ...], state: Any, gate
             f"{missing.path}: the loss never calls its {missing.output or 'layer'}, so its gates do nothing"
         )
     reads = {site.path: jnp.zeros(site.shape) for site in program.sites}
-    shown = [site for site in program.sites if site.path in program.shown and len(leads[site.path]) == 2]
-    notes = {site.path: _no_notes(site, leads[site.path][0], statistics) for site in shown}
+    notes = {}
+    for site in program.sites:
+        if site.path in program.shown and len(leads[site.path]) == 2:
+            (size, _), front = leads[site.path], site.shape[:-1]
+            notes[site.path] = Notes(jnp.zeros((*front, size)), jnp.zeros((*front, len(statistics), size, site.heads)))
     options: dict[str, Any] = {"read": _positions, "statistics": statistics}
 
     def loss(arrays: tuple[Gates, Gates, dict[str, Notes]], batch: Any) -> tuple[jax.Array, Losses]:
@@ -289,14 +292,8 @@ def _derivatives(program: Program, statistics: tuple[str, ...], state: Any, gate
     return _Derivatives(losses, by_example, counts, noted, positions)
 
 
-def _no_notes(site: AttentionSite, batch: int, statistics: tuple[str, ...]) -> Notes:
-    """Return the arguments whose gradients are the notes of a site."""
-    front = site.shape[:-1]
-    return Notes(jnp.zeros((*front, batch)), jnp.zeros((*front, len(statistics), batch, site.heads)))
-
-
 def _joined(by_example: jax.Array, axis: int) -> jax.Array:
-    """Return notes of batches of one example, a first axis, as those of one batch along their axis of examples."""
+    """Move the first axis of notes, of batches of one example each, to their axis of examples."""
     return jnp.moveaxis(jnp.squeeze(by_example, axis), 0, axis)
 
 
@@ -306,7 +303,7 @@ def _positions(contexts: jax.Array, matrix: jax.Array, counts: jax.Array) -> jax
 
 
 def _common(calls: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the axes of the gates of a site that is called several times: those of all its calls, or the batch's."""
+    """Return the axes that the calls of a site have in common: all if they are equal, else that of the batch."""
     if len(set(calls)) == 1:
         return calls[0]
     return (calls[0][0], *[1] * (len(calls[0]) - 1))

@@ -58,7 +58,7 @@ class Notes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Seam:
-    """Facts of a gated projection beside its arrays: its site, its readings, and the statistics to note."""
+    """Static attributes of a gated projection: its site, its reading, and the statistics to note."""
 
     site: AttentionSite
     read: Read | None
@@ -137,7 +137,7 @@ def subclass(cls: Any, body: Mapping[str, Any]) -> Any:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _note(statistics: tuple[str, ...] | None, argument: Any, mask: Any, queries: Any, array: jax.Array) -> jax.Array:
-    """Return an array, probabilities or contexts, whose reading is the gradient of the argument."""
+    """Return an array, probabilities or contexts, unchanged; the gradient of the argument is its reading."""
     return array
 
 

@@ -92,7 +92,7 @@ class Sensitivity:
         return {slot: Seen(state, *seen) for slot, seen in sub_layers.items()}
 
     def damages(self, products: Sequence[Any], what: str) -> np.ndarray:
-        """Return the damage of each of some errors, from their `products` on every batch."""
+        """Return the damage of each error, from its `products` on every batch."""
         sums = np.concatenate([np.asarray(batch, np.float64) for batch in products], axis=2)
         if not np.isfinite(sums).all():
             raise HeadjaxError(f"{what}: the output is not finite")
@@ -107,7 +107,7 @@ def prices(
     compute: Compute = Compute(),
     tell: Callable[[float], None] | None = None,
 ) -> dict[tuple[Spot, ...], np.ndarray]:
-    """Return what each of some changes of output maps costs alone, `[changes]`, a mean over the predictions.
+    """Return the damage of each change of output maps by itself, `[changes]`, a mean over the predictions.
 
     The changed layer is computed as it is, since large changes bend the feed-forward behind an attention. A change is
     made at all of its spots together. Its arrays have an axis of alternatives in front. States of one batch and a copy

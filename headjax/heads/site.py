@@ -226,7 +226,7 @@ def at_path(root: Any, path: str) -> Any:
 
 
 def is_within(path: str, outer: str) -> bool:
-    """Return whether a path leads to something within what another one leads to."""
+    """Return whether the object at a path is inside the one at the path `outer`."""
     return path != outer and (outer == ROOT or path.startswith(f"{outer}."))
 
 

@@ -69,7 +69,7 @@ def resize_layer(layer: nnx.Module, site: AttentionSite, after: Numbers) -> None
 
 
 def resize_module(module: nnx.Module, before: Numbers, after: Numbers) -> None:
-    """Set the numbers of heads among a module's own attributes, where they are those from before."""
+    """Replace numbers of heads in a module's attributes and its config, if they equal those of `before`."""
     new = dict(after.usual())
     for name, old in before.usual():
         if isinstance(vars(module).get(name), int) and vars(module)[name] == old:

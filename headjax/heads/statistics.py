@@ -22,11 +22,16 @@ from headjax.nn.state import Compute, ForwardOptions, Probe
 
 
 class Pattern(NamedTuple):
-    """The attention pattern of one layer."""
+    """The attention pattern of one layer.
 
-    probabilities: jax.Array | None  # [batch, heads, query, key]; None where a kernel holds none
+    Attributes:
+        probabilities: `[batch, heads, query, key]`; None where a kernel holds none.
+        queries: `[batch, query]` bool, False at padding; None without padding.
+    """
+
+    probabilities: jax.Array | None
     mask: Mask | None
-    queries: jax.Array | None  # [batch, query] bool, False at padding; None without padding
+    queries: jax.Array | None
 
 
 def entropy(seen: Pattern) -> jax.Array:
@@ -122,10 +127,15 @@ THRESHOLD = 0.9
 
 
 class Role(NamedTuple):
-    """Role of a head; NaN is the share of a key that no query could choose (`next` in a causal model)."""
+    """Role of a head; NaN is the share of a key that no query could choose (`next` in a causal model).
 
-    shares: dict[str, float]  # of the queries that look there most, among those that may see that key and another
-    role: str | None  # with the largest share if that reaches `THRESHOLD`
+    Attributes:
+        shares: Shares of the queries that look there most, among those that may see that key and another.
+        role: Role with the largest share, if that reaches `THRESHOLD`.
+    """
+
+    shares: dict[str, float]
+    role: str | None
 
 
 def head_roles(model: Model, batches: Iterable[Batch]) -> dict[HeadId, Role]:

@@ -25,11 +25,17 @@ from headjax.nn.stack import StackConfig
 
 
 class LayerModule(NamedTuple):
-    """Attention or feed-forward of a layer; layers that share their parameters have one, as the first of them."""
+    """Attention or feed-forward of a layer; layers that share their parameters have one, as the first of them.
 
-    stack: str  # head stack (encoder, decoder, cross) of an attention, stack of a feed-forward
-    layer: int  # counted from 0
-    module: Any  # nnx.Module with the layer's own arrays, without an axis of layers
+    Attributes:
+        stack: Head stack (encoder, decoder, cross) of an attention, stack of a feed-forward.
+        layer: Number of the layer, counted from 0.
+        module: `nnx.Module` with the layer's own arrays, without an axis of layers.
+    """
+
+    stack: str
+    layer: int
+    module: Any
 
     @property
     def config(self) -> Any:
@@ -48,7 +54,7 @@ class LayerModule(NamedTuple):
 
 
 def regroups(model: nnx.Module) -> bool:
-    """Return whether layers of a model may differ in any way, since its config says what each is."""
+    """Return whether a model has a config by layer (`with_layers`), so that its layers may differ in any way."""
     return hasattr(getattr(model, "config", None), "with_layers")
 
 
@@ -122,10 +128,15 @@ def config_after(config: ModelConfig, surgery: Callable[[Model], Model]) -> Mode
 
 
 class MapVariables(NamedTuple):
-    """The linear map that a sub-layer ends with."""
+    """The linear map that a sub-layer ends with.
 
-    weight: Any  # W_O [heads, value_dim, width] or W_2 [hidden, width]; None where a formulation has no such weight
-    bias: Any  # b_O or b_2 [width], or None
+    Attributes:
+        weight: W_O `[heads, value_dim, width]` or W_2 `[hidden, width]`; None where a formulation has no such weight.
+        bias: b_O or b_2 `[width]`, or None.
+    """
+
+    weight: Any
+    bias: Any
 
 
 def output_map(module: Any) -> MapVariables:

@@ -27,10 +27,15 @@ from headjax.nn.state import Compute, ForwardOptions, ResidualStep
 
 
 class Setting(NamedTuple):
-    """Conditions of a measurement."""
+    """Conditions of a measurement.
 
-    batches: Sequence[Batch]  # arrays on the mesh
-    key: jax.Array  # of dropout
+    Attributes:
+        batches: Arrays on the mesh.
+        key: PRNG key of dropout.
+    """
+
+    batches: Sequence[Batch]
+    key: jax.Array
     mesh: Mesh
     compute: Compute = Compute()
 
@@ -94,10 +99,15 @@ def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any])
 
 
 class Scales(NamedTuple):
-    """Factors of DeepNorm in one stack."""
+    """Factors of DeepNorm in one stack.
 
-    alpha: float  # of the shortcut
-    beta: float  # of values, outputs and feed-forward weights as they are drawn
+    Attributes:
+        alpha: Factor of the shortcut.
+        beta: Factor of values, outputs and feed-forward weights as they are drawn.
+    """
+
+    alpha: float
+    beta: float
 
 
 def deep_norm_scales(config: ModelConfig) -> dict[str, Scales]:

@@ -1,4 +1,4 @@
-"""Where the model of a run comes from: a fresh one, or a model directory, and what is done to it first."""
+"""The source of a run's model: a fresh one or a model directory, and the changes made before training."""
 
 from __future__ import annotations
 

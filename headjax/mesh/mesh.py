@@ -121,18 +121,13 @@ def slice_index(device: jax.Device) -> int:
 
 def _arranged(devices: Sequence[jax.Device], sizes: Sequence[int]) -> np.ndarray:
     """Return a slice's devices in this shape, neighbours along its axes where JAX knows such an order."""
-    if _fill_a_box(devices):
+    chips: Sequence[Any] = devices if devices[0].platform == "tpu" else ()
+    places = np.asarray([(*chip.coords, chip.core_on_chip) for chip in chips])
+    # JAX orders TPU chips that fill a box of coordinates.
+    if not chips or len(chips) == math.prod((places.max(axis=0) - places.min(axis=0) + 1).tolist()):
         with contextlib.suppress(NotImplementedError):  # no order has these axes along the links
             return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     return np.asarray(devices).reshape(sizes)
-
-
-def _fill_a_box(devices: Sequence[Any]) -> bool:
-    """Return whether TPU chips fill a box of coordinates, as JAX's orders do; True for devices without coordinates."""
-    if devices[0].platform != "tpu":
-        return True
-    places = np.asarray([(*chip.coords, chip.core_on_chip) for chip in devices])
-    return len(devices) == math.prod((places.max(axis=0) - places.min(axis=0) + 1).tolist())
 
 
 def current_mesh(*axes: str) -> Any | None:
@@ -248,7 +243,7 @@ def spread_by_compiler(function: Callable[..., Result], like: Any, *args: Any) -
 
 
 def spread_by_example(function: Callable[..., Result], examples: jax.Array, *args: Any) -> Result:
-    """Return `function(*args)` likewise: results with as many rows as `examples` lie as these along that axis."""
+    """Do `spread_by_compiler`; results with as many rows as `examples` have the sharding of these along that axis."""
     sharding = sharding_of(examples)
     rows = PartitionSpec() if sharding is None else PartitionSpec(*sharding.spec[:1])
 
@@ -324,7 +319,7 @@ def _concrete_mesh(*trees: Any) -> Mesh | None:
 
 
 def _moved(tree: Any, mesh: Mesh) -> Any:
-    """Return a tree whose arrays on the mesh's devices belong to this mesh; what iterators yield follows."""
+    """Return a tree whose arrays on the mesh's devices have this mesh in their sharding; iterators are wrapped."""
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, Iterator):

@@ -166,11 +166,17 @@ NEVER = -1e30
 
 
 class Beams(NamedTuple):
-    """The best hypotheses of every example, best first."""
+    """The best hypotheses of every example, best first.
 
-    tokens: jax.Array  # [batch, beams, new tokens], the end token included; padding after it
-    lengths: jax.Array  # [batch, beams] tokens generated, the end token included
-    scores: jax.Array  # [batch, beams] log probability / length^length_penalty, in nats
+    Attributes:
+        tokens: `[batch, beams, new tokens]`, the end token included; padding after it.
+        lengths: `[batch, beams]` tokens generated, the end token included.
+        scores: `[batch, beams]` log probability / length^length_penalty, in nats.
+    """
+
+    tokens: jax.Array
+    lengths: jax.Array
+    scores: jax.Array
 
     def best(self, other: Beams, count: int) -> Beams:
         """Return the best of both, by score."""

@@ -150,11 +150,17 @@ def texts_of(
 
 
 class Generated(NamedTuple):
-    """Generated tokens."""
+    """Generated tokens.
 
-    tokens: jax.Array  # [batch, new tokens], the end token included; padding after it
-    lengths: jax.Array  # [batch] tokens generated, the end token included
-    log_probability: jax.Array  # [batch] sum of the tokens' log probabilities under the model, in nats
+    Attributes:
+        tokens: `[batch, new tokens]`, the end token included; padding after it.
+        lengths: `[batch]` tokens generated, the end token included.
+        log_probability: `[batch]` sum of the tokens' log probabilities under the model, in nats.
+    """
+
+    tokens: jax.Array
+    lengths: jax.Array
+    log_probability: jax.Array
 
 
 class Choices(TypedDict, total=False):

@@ -44,7 +44,7 @@ def check_batch(config: ModelConfig, batch: Batch) -> Batch:
 
 
 def device_batch(config: ModelConfig, batch: Batch) -> dict[str, jax.Array]:
-    """Return the batch's arrays as JAX arrays, checked likewise."""
+    """Return the batch's arrays as JAX arrays, checked as by `check_batch`."""
     if not isinstance(batch, Mapping):
         raise DataError(f"batches: expected a list of batches, each arrays by name, got {type(batch).__name__}")
     check_ranges(config.ranges(), batch)

@@ -1,4 +1,4 @@
-"""The base of the families' models: what a model carries besides its weights, calls of it, and its directory."""
+"""The base of the families' models: config, history, tokenizer and files beside the weights; calls; directories."""
 
 from __future__ import annotations
 

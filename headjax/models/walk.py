@@ -47,14 +47,22 @@ class SubLayerSeen(NamedTuple):
 
     The output is a linear map of the features: the heads' contexts side by side, or the inner activations of the
     feed-forward.
+
+    Attributes:
+        stream: `[batch, length, width]`, before the sub-layer.
+        output: `[batch, length, width]`, bias included.
+        features: `[batch, length, features]`.
+        mask: `[batch, length]` bool, False at padding; None without padding.
+        shortcut: `[width]`.
+        branch: `[width]`.
     """
 
-    stream: jax.Array  # [batch, length, width], before the sub-layer
-    output: jax.Array  # [batch, length, width], bias included
-    features: jax.Array  # [batch, length, features]
-    mask: jax.Array | None  # [batch, length] bool, False at padding; None without padding
-    shortcut: jax.Array  # [width]
-    branch: jax.Array  # [width]
+    stream: jax.Array
+    output: jax.Array
+    features: jax.Array
+    mask: jax.Array | None
+    shortcut: jax.Array
+    branch: jax.Array
 
 
 class WalkBlock(nnx.Module):
@@ -172,19 +180,19 @@ def blocks_of(model: Walkable, *, backwards: bool = False) -> Iterator[LayerBloc
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """An array that a block hands on as it is, by its place among those of the state."""
+    """Stands for an array that a block does not change, by its index among the arrays of the state."""
 
     place: int
 
 
 def marked(state: Any, after: Any) -> Any:
-    """Return, in a trace, the state after a block with marks for the arrays that it hands on as they are."""
+    """Return, in a trace, the state after a block with a `_Kept` in place of every array that it does not change."""
     places = {id(leaf): place for place, leaf in enumerate(jax.tree.leaves(state))}
     return jax.tree.map(lambda leaf: _Kept(places[id(leaf)]) if id(leaf) in places else leaf, after)
 
 
 def shared(state: Any, after: Any) -> Any:
-    """Return a marked state with the very arrays of the state before."""
+    """Return a `marked` state with the unchanged arrays of the state before."""
     leaves, kept = jax.tree.leaves(state), lambda leaf: isinstance(leaf, _Kept)
     return jax.tree.map(lambda leaf: leaves[leaf.place] if kept(leaf) else leaf, after, is_leaf=kept)
 

@@ -18,17 +18,29 @@ from headjax.nn.operands import Attended, AttentionCache, AttentionInputs, Dropo
 
 
 class AttentionOptions(NamedTuple):
-    """Options of one attention call: everything but parameters and inputs."""
+    """Options of one attention call: everything but parameters and inputs.
 
-    mask: Mask | None = None  # keys that each query may see
-    bias: jax.Array | None = None  # added to the scaled logits, broadcastable to [batch, heads, query, key]
-    dropout: Dropout = Dropout()  # of the probabilities
-    positions: jax.Array | None = None  # [batch or 1, query], of the queries, for rotary embeddings
-    probabilities: bool = False  # whether the caller may read them, which not every kernel holds
-    implementation: str = "auto"  # name of the kernel
-    queries: jax.Array | None = None  # [batch, query] bool, False at padding, for statistics; None without padding
-    observe: Callable[[jax.Array], jax.Array] | None = None  # probabilities pass through it on their way to the values
-    softcap: float | None = None  # c of c * tanh(logits / c), computed before the mask (Gemma 2)
+    Attributes:
+        mask: Keys that each query may see.
+        bias: Added to the scaled logits, broadcastable to `[batch, heads, query, key]`.
+        dropout: Dropout of the probabilities.
+        positions: `[batch or 1, query]`, of the queries, for rotary embeddings.
+        probabilities: Whether the caller may read them, which not every kernel holds.
+        implementation: Name of the kernel.
+        queries: `[batch, query]` bool, False at padding, for statistics; None without padding.
+        observe: Probabilities pass through it on their way to the values.
+        softcap: The c of c * tanh(logits / c), computed before the mask (Gemma 2).
+    """
+
+    mask: Mask | None = None
+    bias: jax.Array | None = None
+    dropout: Dropout = Dropout()
+    positions: jax.Array | None = None
+    probabilities: bool = False
+    implementation: str = "auto"
+    queries: jax.Array | None = None
+    observe: Callable[[jax.Array], jax.Array] | None = None
+    softcap: float | None = None
 
     def __call__(
         self, query: jax.Array, key: jax.Array, value: jax.Array, *, scale: float, mixing: jax.Array | None = None
@@ -57,11 +69,16 @@ class AttentionOptions(NamedTuple):
 
 
 class AttentionResult(NamedTuple):
-    """Result of `run_attention`."""
+    """Result of `run_attention`.
 
-    outputs: jax.Array  # [batch, query, width]
+    Attributes:
+        outputs: `[batch, query, width]`.
+        cache: Cache with the keys and values of x in it; None without one.
+    """
+
+    outputs: jax.Array
     attended: Attended
-    cache: AttentionCache | None  # with the keys and values of x in it; None without one
+    cache: AttentionCache | None
 
 
 def run_attention(

@@ -27,28 +27,43 @@ CACHE = "cache"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """The sizes and options of one layer, as its family's config gives them."""
+    """The sizes and options of one layer, as its family's config gives them.
 
-    width: int  # of the residual stream
+    Attributes:
+        width: Width of the residual stream.
+        hidden: Units of the feed-forward.
+        cross_attention: Attention to an encoder's output.
+        activation: See `FeedForward`, as `gated` and `feed_forward_bias`.
+        residual: See `Residual`, as `norm` and `alpha`.
+        dropout: Rate on each sub-layer's output.
+        attention_dropout: Rate on attention probabilities.
+        feed_forward_dropout: Rate on the inner feed-forward activations.
+        stochastic_depth: Rate at which an example skips a sub-layer of the stack's last layer in training; rates grow
+            evenly from 0 at the first layer (Huang et al. 2016; DeiT).
+        attention_softcap: `AttentionOptions.softcap` of the self-attention.
+        window: Self-attention sees only keys at a distance below this, before and after.
+        attention_norm: Whether `norm` stands before self-attention too, where it does before sub-layers.
+        depth: Number of layers of the stack.
+    """
+
+    width: int
     attention: Kind
-    hidden: int  # units of the feed-forward
-    cross_attention: Kind | None = None  # attention to an encoder's output
-    activation: ActivationName = "gelu"  # see `FeedForward`, as `gated` and `feed_forward_bias`
+    hidden: int
+    cross_attention: Kind | None = None
+    activation: ActivationName = "gelu"
     gated: bool = False
     feed_forward_bias: bool = True
-    residual: ResidualKind = "post_norm"  # see `Residual`, as `norm` and `alpha`
+    residual: ResidualKind = "post_norm"
     norm: Norm = LayerNorm()
     alpha: float = 1.0
-    dropout: float = 0.0  # on each sub-layer's output
-    attention_dropout: float = 0.0  # on attention probabilities
-    feed_forward_dropout: float = 0.0  # on the inner feed-forward activations
-    # Rate at which an example skips a sub-layer of the stack's last layer in training; rates grow evenly from 0 at the
-    # first layer (Huang et al. 2016; DeiT).
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    feed_forward_dropout: float = 0.0
     stochastic_depth: float = 0.0
-    attention_softcap: float | None = None  # of the self-attention's logits, see `AttentionOptions`
-    window: int | None = None  # self-attention sees only keys at a distance below this, before and after
-    attention_norm: bool = True  # whether `norm` stands before self-attention too, where it does before sub-layers
-    depth: int = 1  # number of layers of the stack
+    attention_softcap: float | None = None
+    window: int | None = None
+    attention_norm: bool = True
+    depth: int = 1
 
     @functools.cached_property
     def slots(self) -> tuple[str, ...]:

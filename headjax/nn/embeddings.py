@@ -23,9 +23,13 @@ PositionKind = Literal["learned", "learned_present", "sinusoidal", "sinusoidal_e
 
 
 class Range(NamedTuple):
-    """The integers `low <= i < high`, by a plural noun; `ignored` is allowed too, as the label without a loss."""
+    """The integers `low <= i < high`, by a plural noun; `ignored` is allowed too, as the label without a loss.
 
-    high: int | None  # None is no limit
+    Attributes:
+        high: End of the range; None is no limit.
+    """
+
+    high: int | None
     what: str
     low: int = 0
     ignored: int | None = None

@@ -73,9 +73,12 @@ class Dropout(NamedTuple):
     """Dropout, which zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate).
 
     Dropout is the identity without a key, as outside training.
+
+    Attributes:
+        rate: Probability; `of_examples` also takes a traced one.
     """
 
-    rate: float | jax.Array = 0.0  # `of_examples` also takes a traced one
+    rate: float | jax.Array = 0.0
     key: jax.Array | None = None
 
     @property
@@ -122,17 +125,27 @@ class AttentionInputs(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """Result of attention."""
+    """Result of attention.
 
-    context: jax.Array  # [batch, query, heads, value_dim], the weighted sums of values
-    probabilities: jax.Array | None  # [batch, heads, query, key] before dropout, where the kernel holds them
+    Attributes:
+        context: `[batch, query, heads, value_dim]`, the weighted sums of values.
+        probabilities: `[batch, heads, query, key]` before dropout, where the kernel holds them.
+    """
+
+    context: jax.Array
+    probabilities: jax.Array | None
 
 
 class AttentionCache(NamedTuple):
-    """Keys and values (or the arrays they are computed from) of the tokens that an attention has seen."""
+    """Keys and values (or the arrays they are computed from) of the tokens that an attention has seen.
 
-    entries: KeyValues  # as `stored` orders them: [batch, heads, capacity, size], or [batch, capacity, ...]
-    used: jax.Array | int  # number of tokens in it; the number 0 where a program itself made it empty
+    Attributes:
+        entries: As `stored` orders them: `[batch, heads, capacity, size]`, or `[batch, capacity, ...]`.
+        used: Number of tokens in it; the number 0 where a program itself made it empty.
+    """
+
+    entries: KeyValues
+    used: jax.Array | int
 
     @property
     def capacity(self) -> int:
@@ -151,10 +164,15 @@ class AttentionCache(NamedTuple):
 
 
 class LayerCache(NamedTuple):
-    """The keys and values that one layer remembers."""
+    """The keys and values that one layer remembers.
 
-    attention: KeyValues  # the entries of an `AttentionCache`
-    cross_attention: KeyValues | None = None  # of the encoder's output, which never change
+    Attributes:
+        attention: The entries of an `AttentionCache`.
+        cross_attention: Keys and values of the encoder's output, which never change.
+    """
+
+    attention: KeyValues
+    cross_attention: KeyValues | None = None
 
 
 class Cache(NamedTuple):
@@ -162,13 +180,20 @@ class Cache(NamedTuple):
 
     A token has the same index in all examples, padding included, so that all examples have equal shapes. `present`
     marks padding, and `positions` holds the tokens' positions, which a batch may give itself.
+
+    Attributes:
+        layers: Each layer's own, which can be written in place.
+        positions: `[batch, capacity]`.
+        present: `[batch, capacity]` bool, False at padding and where no token is yet.
+        used: Tokens in it, padding included; the number 0 where a program itself made it empty.
+        source: `[batch, key]` bool, False at the source's padding; None without.
     """
 
-    layers: list[LayerCache]  # each layer's own, which can be written in place
-    positions: jax.Array  # [batch, capacity]
-    present: jax.Array  # [batch, capacity] bool, False at padding and where no token is yet
-    used: jax.Array | int  # tokens in it, padding included; the number 0 where a program itself made it empty
-    source: jax.Array | None = None  # [batch, key] bool, False at the source's padding; None without
+    layers: list[LayerCache]
+    positions: jax.Array
+    present: jax.Array
+    used: jax.Array | int
+    source: jax.Array | None = None
 
     def next_positions(self, present: jax.Array) -> jax.Array:
         """Return `[batch, new]` positions of new tokens, from that of the last that is no padding on, or from 0."""
@@ -206,7 +231,7 @@ def append(entries: jax.Array, new: jax.Array, used: jax.Array | int) -> jax.Arr
 
 
 def without_units(layers: list[LayerCache]) -> Any:
-    """Return the caches without axes of size 1, as a loop over tokens should carry them."""
+    """Return the caches without axes of size 1, the form that a loop over tokens carries."""
     # XLA drops such axes from products of matrices. Where a loop carries them, it then writes a cache twice, in both
     # shapes, and copies it four times a token.
     return jax.tree.map(lambda array: jnp.squeeze(array, _units(array)), layers)
@@ -224,12 +249,19 @@ def _units(array: jax.Array) -> tuple[int, ...]:
 
 
 class Prompt(NamedTuple):
-    """The tokens that generation continues."""
+    """The tokens that generation continues.
 
-    tokens: jax.Array  # [batch, length]
-    present: jax.Array  # [batch, length] bool, False at padding, on whichever side
-    cache: Cache  # has seen none of them
-    positions: jax.Array  # [batch or 1, length]
+    Attributes:
+        tokens: `[batch, length]`.
+        present: `[batch, length]` bool, False at padding, on whichever side.
+        cache: Cache without these tokens.
+        positions: `[batch or 1, length]`.
+    """
+
+    tokens: jax.Array
+    present: jax.Array
+    cache: Cache
+    positions: jax.Array
 
 
 LENGTHS = {"keys": "key", "query_segments": "query", "key_segments": "key", "query_positions": "query"}

@@ -55,7 +55,7 @@ class LayerGroup:
         return list(self.unstacked(jax.tree.map(jnp.asarray, params)))
 
     def unstacked(self, layers: Any, *, backwards: bool = False) -> Iterator[Any]:
-        """Yield each layer's own part of stacked modules or parameters, copied when it is its turn."""
+        """Yield the modules or parameters of each layer, copied out of the stacked ones one at a time."""
         places = range(self.count)[:: -1 if backwards else 1]
         return (layers if self.shared else _layer(layers, i) for i in places)
 
@@ -147,12 +147,16 @@ class StackConfig:
 
     If they are shared, all layers are one layer, with one set of parameters (ALBERT, Lan et al. 2020, section 3.1).
     Probes and gates distinguish the depths; a change of parameters changes every depth.
+
+    Attributes:
+        position_bias: Bias of the self-attention's logits, for all layers.
+        normed: Whether layers that leave the stream as it is are followed by a norm.
     """
 
     layers: tuple[LayerConfig, ...]
-    position_bias: RelativeBuckets | None = None  # bias of the self-attention's logits, for all layers
+    position_bias: RelativeBuckets | None = None
     causal: bool = False
-    normed: bool = True  # whether layers that leave the stream as it is are followed by a norm
+    normed: bool = True
     shared: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""A forward pass: the state that layers hand on, options of its computation, and what watches it."""
+"""A forward pass: the state that layers pass on, its options, and probes of its attention."""
 
 from __future__ import annotations
 
@@ -82,28 +82,47 @@ class Compute(Checked):
 
 
 class State(NamedTuple):
-    """The residual stream, and what the layers of a stack read besides."""
+    """The residual stream, and the other inputs of the layers of a stack.
 
-    x: jax.Array  # [batch, length, width], the residual stream
-    memory: jax.Array | None = None  # [batch, key, width], output of the stack before, for cross-attention
-    bias: jax.Array | None = None  # [1 or batch, heads, query, key], position bias of the self-attention's logits
+    Attributes:
+        x: `[batch, length, width]`, the residual stream.
+        memory: `[batch, key, width]`, output of the stack before, for cross-attention.
+        bias: `[1 or batch, heads, query, key]`, position bias of the self-attention's logits.
+        mask: Which keys each query of the self-attention may see.
+        positions: `[batch or 1, length]`; None counts from 0.
+        query_mask: `[batch, length]` bool, False at padding; None without padding.
+        memory_mask: Which keys of the memory each query may see.
+    """
+
+    x: jax.Array
+    memory: jax.Array | None = None
+    bias: jax.Array | None = None
     batch: Mapping[str, Any] = {}
-    mask: Mask | None = None  # which keys each query of the self-attention may see
-    positions: jax.Array | None = None  # [batch or 1, length]; None counts from 0
-    query_mask: jax.Array | None = None  # [batch, length] bool, False at padding; None without padding
-    memory_mask: Mask | None = None  # which keys of the memory each query may see
+    mask: Mask | None = None
+    positions: jax.Array | None = None
+    query_mask: jax.Array | None = None
+    memory_mask: Mask | None = None
 
 
 class Probe(NamedTuple):
-    """One attention call as a probe function sees it."""
+    """One attention call as a probe function sees it.
 
-    slot: str  # `attention` or `cross_attention`
-    module: Any  # the attention
-    inputs: jax.Array  # [batch, query, width], from which queries are computed
+    Attributes:
+        slot: `attention` or `cross_attention`.
+        module: The attention.
+        inputs: `[batch, query, width]`, from which queries are computed.
+        mask: Which keys each query may see.
+        query_mask: `[batch, query]` bool, False at padding; None without padding.
+        memory_inputs: `[batch, key, width]`, keys and values of these; None with a cache.
+    """
+
+    slot: str
+    module: Any
+    inputs: jax.Array
     attended: Attended
-    mask: Mask | None  # which keys each query may see
-    query_mask: jax.Array | None  # [batch, query] bool, False at padding; None without padding
-    memory_inputs: jax.Array | None = None  # [batch, key, width], keys and values of these; None with a cache
+    mask: Mask | None
+    query_mask: jax.Array | None
+    memory_inputs: jax.Array | None = None
 
 
 ProbeFunction = Callable[[Probe], Any]
@@ -111,23 +130,38 @@ ProbeFunction = Callable[[Probe], Any]
 
 
 class ResidualStep(NamedTuple):
-    """A sub-layer f about to join the residual stream."""
+    """A sub-layer f about to join the residual stream.
 
-    slot: str  # `attention`, `cross_attention` or `feed_forward`
+    Attributes:
+        slot: `attention`, `cross_attention` or `feed_forward`.
+        x: `[batch, length, width]`, the stream.
+        read: The stream that f reads: x, or in a parallel layer what enters the layer.
+        f: The sub-layer, dropout included; its outputs have the shape of its inputs.
+        mask: `[batch, length]` bool, False at padding; None without padding.
+    """
+
+    slot: str
     residual: Residual
-    x: jax.Array  # [batch, length, width], the stream
-    read: jax.Array  # the stream that f reads: x, or in a parallel layer what enters the layer
-    f: Callable[[jax.Array], jax.Array]  # to the same shape, dropout included
-    mask: jax.Array | None  # [batch, length] bool, False at padding; None without padding
+    x: jax.Array
+    read: jax.Array
+    f: Callable[[jax.Array], jax.Array]
+    mask: jax.Array | None
 
 
 class ForwardOptions(NamedTuple):
-    """How a forward pass is computed, and what watches it: everything that is neither parameter nor batch."""
+    """Options of a forward pass: everything that is neither parameter nor batch.
 
-    key: jax.Array | None = None  # PRNG key of dropout; None outside training
+    Attributes:
+        key: PRNG key of dropout; None outside training.
+        probe: Called with every attention call.
+        compute: Type, kernels and recomputation.
+        join: Replaces the residual connections.
+    """
+
+    key: jax.Array | None = None
     probe: ProbeFunction | None = None
     compute: Compute = Compute()
-    join: Callable[[ResidualStep], jax.Array] | None = None  # in place of the residual connections
+    join: Callable[[ResidualStep], jax.Array] | None = None
 
     def of_stack(self, number: int) -> ForwardOptions:
         """Return the options of a model's stack, by its number from 0, whose dropout has a key of its own."""

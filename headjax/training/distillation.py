@@ -138,7 +138,7 @@ def distill(
 
 @functools.lru_cache(maxsize=8)
 def _trainer(student: ModelConfig, settings: Distillation, mesh: Mesh, compute: Compute) -> Trainer:
-    """Return the same trainer for equal arguments."""
+    """Return the trainer of a distillation, cached so that equal ones share compilations."""
     optimizer = settings.optimizer.build(student.tensors(), settings.steps)
     return Trainer(student, optimizer, mesh, compute, settings.seed, distillation_objective(student, settings))
 

@@ -225,7 +225,7 @@ def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str |
 
 
 def _best_model(run: Training, workdir: Path) -> BestModel | None:
-    """Return the place of the best evaluation's model; None where the config keeps the last one."""
+    """Return the keeper of the best evaluation's model; None where the config keeps the last one."""
     if run.config.keep == "last":
         return None
     measure = run.measure

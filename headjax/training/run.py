@@ -40,7 +40,7 @@ from headjax.training.workdir import check_workdir
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """The fixed parts of a training run; `measured` is the model with what its data's measure reads of it."""
+    """The fixed parts of a training run; `measured` is the config whose outputs the measure of the data reads."""
 
     config: TrainConfig
     trainer: Trainer

@@ -228,12 +228,20 @@ def _summed(losses_of: LossesOf, params: Params, key: jax.Array, batch: Batch, p
         return jax.tree.map(jnp.add, sums, Gradient(loss, targets, slope)), None
 
     nothing = Gradient(jnp.zeros(()), jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    cut = jax.tree.map(lambda array: _cut(array, parts), batch)
-    return jax.lax.scan(add, nothing, (jnp.arange(parts), cut))[0]
+    mesh = jax.sharding.get_abstract_mesh()
+
+    def cut(array: jax.Array) -> jax.Array:
+        """`[batch, ...]` as `[parts, batch / parts, ...]`, every device's examples spread evenly over the parts."""
+        parted = jnp.swapaxes(array.reshape(array.shape[0] // parts, parts, *array.shape[1:]), 0, 1)
+        if mesh.empty or mesh.manual_axes:
+            return parted
+        return jax.lax.with_sharding_constraint(parted, PartitionSpec(None, axes_of(mesh, BATCH_AXES)))
+
+    return jax.lax.scan(add, nothing, (jnp.arange(parts), jax.tree.map(cut, batch)))[0]
 
 
 def _summed_by_copies(losses_of: LossesOf, params: Params, key: jax.Array, batch: Batch, parts: int) -> Gradient:
-    """Return the same, each copy of the model on its own examples; their sums are reduced at the end."""
+    """Do `_summed` on every copy of the model for its own examples, and reduce the sums at the end."""
 
     def of_a_copy(params: Params, key: jax.Array, batch: Batch) -> Gradient:
         key_of_copy = jax.random.fold_in(key, jax.lax.axis_index(axes))
@@ -244,12 +252,3 @@ def _summed_by_copies(losses_of: LossesOf, params: Params, key: jax.Array, batch
     # Without the check, JAX leaves the gradient of a copy to itself and does not reduce it in every part.
     placed = jax.shard_map(of_a_copy, in_specs=(whole, whole, spread), out_specs=whole, check_vma=False)
     return placed(params, key, batch)
-
-
-def _cut(array: jax.Array, parts: int) -> jax.Array:
-    """Return `[batch, ...]` as `[parts, batch / parts, ...]`, every device's examples spread evenly over the parts."""
-    cut = jnp.swapaxes(array.reshape(array.shape[0] // parts, parts, *array.shape[1:]), 0, 1)
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.manual_axes:
-        return cut
-    return jax.lax.with_sharding_constraint(cut, PartitionSpec(None, axes_of(mesh, BATCH_AXES)))

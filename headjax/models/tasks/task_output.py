@@ -20,18 +20,29 @@ from headjax.nn.projections import Linear
 
 
 class Vocabulary(NamedTuple):
-    """The tokens that a model's inputs are made of, by which some outputs are sized."""
+    """The tokens that a model's inputs are made of, by which some outputs are sized.
 
-    tokens: int  # their number; 0 in models that read none
-    size: int  # of their embeddings
+    Attributes:
+        tokens: Their number; 0 in models that read none.
+        size: Size of their embeddings.
+    """
+
+    tokens: int
+    size: int
 
 
 class Features(NamedTuple):
-    """Inputs of a task output."""
+    """Inputs of a task output.
 
-    hidden: jax.Array  # [batch, length, width], output of the stack
-    pooled: Any  # [batch, width]; None in models that do not pool, which have no task that reads it
-    embedding: Any  # [vocabulary, size], the token embeddings; None in models that read no tokens
+    Attributes:
+        hidden: `[batch, length, width]`, output of the stack.
+        pooled: `[batch, width]`; None in models that do not pool, which have no task that reads it.
+        embedding: `[vocabulary, size]`, the token embeddings; None in models that read no tokens.
+    """
+
+    hidden: jax.Array
+    pooled: Any
+    embedding: Any
     batch: Batch
 
     def output(self, logits: jax.Array | None, **more: Any) -> Output:

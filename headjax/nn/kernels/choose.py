@@ -20,12 +20,17 @@ BLOCK = 128
 
 
 class Kernel(NamedTuple):
-    """An attention kernel, with the platforms on which it runs and the types in which it computes."""
+    """An attention kernel, with the platforms on which it runs and the types in which it computes.
 
-    location: str | None  # `module:function` here, imported on first use; the reference lies beside `attend`
+    Attributes:
+        location: `module:function` here, imported on first use; the reference lies beside `attend`.
+        partitioned: Whether XLA itself spreads it over several devices.
+    """
+
+    location: str | None
     platforms: tuple[str, ...] = ("cpu", "gpu", "tpu")
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16")
-    partitioned: bool = True  # whether XLA itself spreads it over several devices
+    partitioned: bool = True
 
     def load(self) -> Callable[..., Attended]:
         """Import and return the function, which takes `AttentionInputs`."""
@@ -50,11 +55,17 @@ PREFERRED: dict[str, tuple[str, ...]] = {"tpu": (OURS, "splash"), "gpu": ("cudnn
 
 
 class Machine(NamedTuple):
-    """Machine for which kernels are chosen."""
+    """Machine for which kernels are chosen.
 
-    platform: str  # `cpu`, `gpu` or `tpu`
-    devices: int = 1  # over which XLA itself has to spread the program
-    generation: int | None = None  # of the TPU, where it is known
+    Attributes:
+        platform: `cpu`, `gpu` or `tpu`.
+        devices: Number of devices over which XLA itself has to spread the program.
+        generation: Generation of the TPU, where it is known.
+    """
+
+    platform: str
+    devices: int = 1
+    generation: int | None = None
 
 
 _target: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("target", default=None)
