@@ -232,25 +232,15 @@ def _headjax_site(layer: Any) -> AttentionSite:
 
 
 class Projection(NamedTuple):
-    """Attribute of a layer that maps to heads or from heads.
-
-    Attributes:
-        name: Name of the attribute.
-        kernel: Path of its weight within the layer.
-        shape: Shape of the weight, without an axis of layers.
-        inputs: Whether it maps from heads.
-        axis: Axis of the heads, counted from the last one.
-        parts: Maps along an axis of their own: `[3, heads, width, head_dim]` is three.
-        letter: Letter of the heads in the einsum string.
-    """
+    """Attribute of a layer that maps to heads or from heads."""
 
     name: str
-    kernel: str
-    shape: tuple[int, ...]
-    inputs: bool
-    axis: int
-    parts: int = 1
-    letter: str = ""
+    kernel: str  # path of its weight within the layer
+    shape: tuple[int, ...]  # of the weight, without an axis of layers
+    inputs: bool  # whether it maps from heads
+    axis: int  # of the heads, counted from the last
+    parts: int = 1  # maps along an axis of their own: [3, heads, width, head_dim] is three
+    letter: str = ""  # of the heads in the einsum string
 
 
 def _by_projections(layer: nnx.Module) -> AttentionSite | None:

@@ -156,7 +156,6 @@ def order_heads(
 
 
 def _require_score(by: str, available: Collection[str]) -> None:
-    """Raise `HeadjaxError` for an order by a score that a model does not give."""
     if by not in available:
         scores = [name for name in SCORES if name in available]
         raise HeadjaxError(f"by: {by}: not of such a model, which has {', '.join([*scores, *OTHER_ORDERS])}")

@@ -187,7 +187,6 @@ def answers_of(teacher: Model, mesh: Mesh, compute: Compute) -> Callable[[Batch]
 
 @functools.partial(jax.jit, static_argnames=("teacher", "mesh", "compute"))
 def _answer(teacher: ModelConfig, mesh: Mesh, compute: Compute, params: Params, batch: Batch) -> Output:
-    """Return a teacher's output on a batch."""
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         output = Model(teacher, params).forward(batch, ForwardOptions(compute=compute))
     return jax.lax.with_sharding_constraint(output, batch_sharding(mesh))

@@ -15,8 +15,8 @@ import pytest
 
 import headjax
 from headjax.mesh.rules import ShardingConfig
-from headjax.training.workdir import Checkpoints
 from headjax.training.step import Trainer, TrainState
+from headjax.training.workdir import Checkpoints
 from tests import tiny
 from tests.buckets import path_of
 
