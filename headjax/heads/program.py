@@ -199,7 +199,7 @@ def sites_of(model: nnx.Module | Applied) -> Sites:
     _, params, places = model
     shapes = {_path_of(path): array.shape for path, array in jax.tree_util.tree_leaves_with_path(params)}
     sites = list[AttentionSite]()
-    for name, (path, axis, *count) in places.items():
+    for name, (path, axis, *count) in dict[str, Any](places).items():
         kernel = path.replace("/", ".")
         if kernel not in shapes:
             raise HeadjaxError(f"{name}: the tree has no array {path}; it has {', '.join(list(shapes)[:12])}")
