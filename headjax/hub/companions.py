@@ -31,17 +31,17 @@ CARRIED = TOKENIZER | PIPELINE | _CHAT | _PREPROCESSING | _TEXTS
 
 def read_companions(folder: Path) -> dict[str, bytes]:
     """Return the files that a model carries, by name."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for name in sorted(CARRIED):
-        place = folder / name
-        files = sorted(file for file in place.glob("*.j*") if place.is_dir()) or [place]
-        found |= {file.relative_to(folder).as_posix(): file.read_bytes() for file in files if file.is_file()}
+        path = folder / name
+        paths = sorted(file for file in path.glob("*.j*") if path.is_dir()) or [path]
+        contents |= {file.relative_to(folder).as_posix(): file.read_bytes() for file in paths if file.is_file()}
     inner = transformer_folder(folder)
     if inner == folder:
-        return found
-    first, *others = json.loads(found[MODULES])
+        return contents
+    first, *others = json.loads(contents[MODULES])
     flat = json.dumps([{**first, "path": ""}, *others], indent=2) + "\n"  # as an export writes it
-    return {**found, **read_companions(inner), MODULES: flat.encode()}
+    return {**contents, **read_companions(inner), MODULES: flat.encode()}
 
 
 def write_companions(model: Model, folder: Path) -> None:

@@ -46,11 +46,11 @@ def write_model(
     """Write a directory, headjax's where no layout expresses the model; return what is to be said about it."""
     if kind == "huggingface":
         try:
-            found = to_huggingface(model, path, quantize=quantize, progress=progress)
+            exported = to_huggingface(model, path, quantize=quantize, progress=progress)
         except InexpressibleError as error:
             model.save(path)
             return f"written as headjax's directory: {error}"
-        return "; ".join((f"layout {found.layout}", *found.notes))
+        return "; ".join((f"layout {exported.layout}", *exported.notes))
     model.save(path)
     return ""
 

@@ -49,11 +49,11 @@ def write_maxtext(model: Model, folder: Path) -> tuple[int, int]:
     """Write a checkpoint and its sizes; return the number of arrays and of their bytes."""
     config: Any = model.config
     sizes = _sizes(config)
-    found, params = places(config), flatten(model.params)
-    arrays = {theirs: _array(params, found[ours]) for ours, theirs in _WHOLE.items() if ours in found}
+    tensors, params = places(config), flatten(model.params)
+    arrays = {theirs: _array(params, tensors[ours]) for ours, theirs in _WHOLE.items() if ours in tensors}
     for ours, theirs in _LAYER.items():
-        if f"decoder/0/{ours}" in found:
-            layers = [_array(params, found[f"decoder/{number}/{ours}"]) for number in range(config.num_layers)]
+        if f"decoder/0/{ours}" in tensors:
+            layers = [_array(params, tensors[f"decoder/{number}/{ours}"]) for number in range(config.num_layers)]
             if sizes["rope_type"] == "llama3.1" and ours in _TURNING:
                 layers = [_in_pairs(layer) for layer in layers]
             arrays[f"decoder/layers/{theirs}"] = np.stack(layers, axis=1)  # where MaxText scans them
@@ -108,7 +108,6 @@ def _rotary(rotary: Rotary) -> dict[str, Any]:
 
 
 def _array(params: Mapping[str, Any], place: Place) -> np.ndarray:
-    """Return a tensor of one layer, or one that belongs to none."""
     array = np.asarray(params[place.path])
     return array if place.layer is None else array[place.layer]
 

@@ -156,7 +156,7 @@ class Layers:
     parts: Mapping[str, Any]  # entries of a layer, by the name of our field
     spread: Callable[[Fields, int], Sequence[Mapping[str, Any]]] | None = None
     gather: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda written: written[0]
-    counted: str = "num_layers"  # our field of the number
+    count_name: str = "num_layers"  # our field of the number
 
     def read(self, fields: Fields) -> dict[str, Any]:
         """Return the values of our fields."""
@@ -164,19 +164,23 @@ class Layers:
         if fields.tensors and count > max(len(fields.tensors), SHALLOW):
             message = f"{count:,} layers, but the files hold {len(fields.tensors):,} tensors"
             raise fields.error(self.count.name, message)
-        layers = [fields] if self.spread is None else [fields.having(own) for own in self.spread(fields, count)]
+        layers = (
+            [fields]
+            if self.spread is None
+            else [fields.having(layer_fields) for layer_fields in self.spread(fields, count)]
+        )
         values = {name: [part.read(layer) for layer in layers] for name, part in _entries(self.parts).items()}
-        found = {name: tuple(each if self.spread else each * count) for name, each in values.items()}
-        return {self.counted: count} | found
+        fields_by_layer = {name: tuple(each if self.spread else each * count) for name, each in values.items()}
+        return {self.count_name: count} | fields_by_layer
 
     def write(self, config: Any) -> dict[str, Any]:
         """Return the fields that give these values."""
-        count = getattr(config, self.counted)
+        count = getattr(config, self.count_name)
         written: list[dict[str, Any]] = [{} for _ in range(1 if self.spread is None else count)]
         for name, part in _entries(self.parts).items():
-            for number, own in enumerate(written):
-                own.update(part.write(getattr(config, name)[number], f"{name}[{number}]") | own)
-        return self.count.write(count, self.counted) | dict(self.gather(written))
+            for number, layer in enumerate(written):
+                layer.update(part.write(getattr(config, name)[number], f"{name}[{number}]") | layer)
+        return self.count.write(count, self.count_name) | dict(self.gather(written))
 
 
 @dataclasses.dataclass(frozen=True)
