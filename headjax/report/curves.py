@@ -81,22 +81,20 @@ def _band(axes: Axes, field: str, points: Points, scale: Scale, entry: Look) -> 
 
 
 def scaled(axes: Axes, y: Axis) -> None:
-    """Give axes their vertical scale, numbers and label; a logarithmic one has plain numbers."""
+    """Give axes their vertical scale, numbers and label.
+
+    A logarithmic one has plain numbers at 1, 2 and 5, over four decades at powers of ten alone.
+    """
     if y.scale == "log":
-        _logarithmic(axes)
+        axes.set_yscale("log")
+        low, high = axes.yaxis.get_data_interval()
+        logarithmic = LogLocator(subs=(1, 2, 5) if high < 1e4 * low else (1,))
+        axes.yaxis.set_major_locator(logarithmic if high > 20 * low else MaxNLocator(6))
+        axes.yaxis.set_major_formatter(_written(numbers.count))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     elif y.format is not None:
         axes.yaxis.set_major_formatter(_written(y.format))
     axes.set(ylim=y.limits, ylabel=wrap(y.label, 3.0, 11.0))
-
-
-def _logarithmic(axes: Axes) -> None:
-    """Make the vertical axis logarithmic, with numbers at 1, 2 and 5; over four decades at powers of ten alone."""
-    axes.set_yscale("log")
-    low, high = axes.yaxis.get_data_interval()
-    logarithmic = LogLocator(subs=(1, 2, 5) if high < 1e4 * low else (1,))
-    axes.yaxis.set_major_locator(logarithmic if high > 20 * low else MaxNLocator(6))
-    axes.yaxis.set_major_formatter(_written(numbers.count))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _written(form: numbers.Format) -> FuncFormatter:
@@ -165,13 +163,11 @@ def pruning_curves(
     level = None if baseline is None or not np.isfinite(baseline) else ("all heads", baseline)
     return draw(
         curves,
-        x=Axis("Heads removed (% of all heads)", _bare_percent, limits=(-0.02, 1.02)),
+        x=Axis(
+            "Heads removed (% of all heads)", lambda share: numbers.percent(share).rstrip("%"), limits=(-0.02, 1.02)
+        ),
         y=Axis(f"{metric}, {better} is better", scale=scale),
         title=title,
         alt=f"{title}: line plot of {metric} against the share of heads removed, 0 to 100 %. {spans(curves)}.",
         level=level,
     )
-
-
-def _bare_percent(fraction: float | None) -> str:
-    return numbers.percent(fraction).rstrip("%")

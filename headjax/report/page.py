@@ -58,8 +58,15 @@ def render_page(
     environment.filters |= {"paragraphs": _paragraphs, "json": _json}
     scripts = ["page.js", "viewer.js"] if any(section.viewer is not None for section in sections) else ["page.js"]
     script = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in scripts)
+    address = "data:image/svg+xml;base64,"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    embedded = [(each, [(_image(picture.plot), picture) for picture in each.figures]) for each in sections]
+    embedded = [
+        (
+            section,
+            [(address + base64.b64encode(figure.plot.svg().encode()).decode(), figure) for figure in section.figures],
+        )
+        for section in sections
+    ]
     return environment.get_template("page.html").render(
         title=title,
         summary=summary,
@@ -93,8 +100,3 @@ def _inline(block: str) -> Markup:
         return escape(block)
     code = Markup("<code>{}</code>")
     return Markup("").join(code.format(part) if i % 2 else escape(part) for i, part in enumerate(parts))
-
-
-def _image(plot: Plot) -> str:
-    """The plot as an address that holds its SVG."""
-    return "data:image/svg+xml;base64," + base64.b64encode(plot.svg().encode()).decode()
