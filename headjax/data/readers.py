@@ -49,8 +49,11 @@ def task_rows(
     all rows are evaluated on, of a folder of its own files those for validation.
     """
     files = find_layout(spec, train[0]) if len(train) == 1 and not validation else None
-    if spec.documents and spec.layouts:
-        _check_layout(spec, train[0], files, whole)
+    if spec.documents and spec.layouts:  # the protocol of a task of text names its files
+        layout, there = spec.layouts[0], files or Files((), ())
+        for name, some in ((layout.validation, there.validation), (layout.train, there.train or whole)):
+            if not some:
+                raise DataError(f"{train[0]}: not a folder of {spec.name}: expected {name}")
     train, validation = ((), train) if whole else (train, validation)
     if files is not None:
         files = files._replace(train=()) if whole else files
@@ -70,15 +73,6 @@ def task_rows(
     if spec.documents and not is_table(first):
         return hold_out_text(functools.partial(read, files.train), fraction)
     return hold_out(functools.partial(read, files.train), spec.form.divided_by, fraction, str(first))
-
-
-def _check_layout(spec: TaskSpec, folder: Path, files: Files | None, whole: bool) -> None:
-    """Refuse a folder without the files that the protocol of a task of text names."""
-    layout = spec.layouts[0]
-    there = Files((), ()) if files is None else files
-    for name, some in ((layout.validation, there.validation), (layout.train, there.train or whole)):
-        if not some:
-            raise DataError(f"{folder}: not a folder of {spec.name}: expected {name}")
 
 
 def _shared(files: Sequence[Path], share: Share, read: Callable[[Path], Iterable[Row]]) -> Iterator[Row]:
@@ -148,15 +142,13 @@ def suffixes_of(spec: TaskSpec, paths: Sequence[Path]) -> tuple[str, ...]:
 def find_layout(spec: TaskSpec, folder: Path) -> Files | None:
     """Return a task's own files in a folder in the first of its layouts; None if none is there."""
     for layout in spec.layouts if folder.is_dir() else ():
-        train, validation = (_unpacked_first(folder.glob(name)) if name else [] for name in layout[:2])
+        groups = ({*folder.glob(name)} if name else set() for name in layout[:2])
+        train, validation = (  # without packed files whose unpacked file is there too
+            sorted(file for file in group if file.suffix != ".gz" or file.with_suffix("") not in group)
+            for group in groups
+        )
         if train or validation:
             fields = [*spec.form.wanted]
             named = not layout.columns or {*fields} <= {*header([*train, *validation][0])}
             return Files(train, validation, {} if named else dict(zip(fields, layout.columns, strict=True)))
     return None
-
-
-def _unpacked_first(files: Iterable[Path]) -> list[Path]:
-    """Return files, sorted, without packed ones whose unpacked file is there too."""
-    there = {*files}
-    return sorted(file for file in there if file.suffix != ".gz" or file.with_suffix("") not in there)

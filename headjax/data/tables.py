@@ -77,7 +77,12 @@ def table_rows(path: str | Path, columns: Columns, *, lists: Collection[str] = (
                 if column not in cells:
                     raise DataError(f"{place}: {unknown_name('key', column, cells)}")
                 cell, where = cells[column], f"{place}: {column}"
-                values[field] = _texts(cell, where) if field in lists else _text(cell, where, field == "label")
+                if field not in lists:
+                    values[field] = _text(cell, where, field == "label")
+                elif isinstance(cell, list):
+                    values[field] = tuple(_text(item, where) for item in cell)
+                else:
+                    values[field] = tuple(_text(cell, where, may_miss=True).split())
             yield Row(place, values, columns)
 
 
@@ -132,10 +137,14 @@ def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
     if suffix_of(file) == ".csv":
         first = re.sub('"[^"]*"', "", next(line for line in read_lines(file) if line.strip("\n")))
         rows = _quoted_rows(file, next((delimiter for delimiter in ",;\t" if delimiter in first), ","))
-    elif inner := _inner_mark(file, _modified(file)):
-        rows = _quoted_rows(file, "\t", inner)
     else:
-        rows = (line.removesuffix("\n").split("\t") for line in read_lines(file))
+        with reading(file):
+            stat: Any = file.stat()
+        inner = _inner_mark(file, float(stat.mtime if hasattr(stat, "mtime") else stat.st_mtime))
+        if inner:
+            rows = _quoted_rows(file, "\t", inner)
+        else:
+            rows = (line.removesuffix("\n").split("\t") for line in read_lines(file))
     try:
         for number, cells in enumerate(rows, start=1):
             if cells not in ([], [""]):
@@ -167,13 +176,6 @@ def _inner_mark(file: Path, modified: float) -> str:
             return inner
     warnings.warn(f"{file}: quotation marks are text, since not all of them enclose cells", stacklevel=2)
     return ""
-
-
-def _modified(file: Path) -> float:
-    """Return the time of a file's last change, on disk or in a bucket."""
-    with reading(file):
-        stat: Any = file.stat()
-    return float(stat.mtime if hasattr(stat, "mtime") else stat.st_mtime)
 
 
 def _named(
@@ -272,9 +274,3 @@ def _text(value: Any, place: str, may_miss: bool = False) -> str:
     if isinstance(value, int | float):
         return json.dumps(value)
     raise DataError(f"{place}: neither text nor a number, but {type(value).__name__}")
-
-
-def _texts(value: Any, place: str) -> tuple[str, ...]:
-    if isinstance(value, list):
-        return tuple(_text(text, place) for text in value)
-    return tuple(_text(value, place, may_miss=True).split())

@@ -87,7 +87,12 @@ def read_inputs(spec: str, columns: Mapping[str, str] | None = None) -> Inputs |
     elif source.spec.name == "text" and path:
         inputs = Inputs([row.values["text"] for file in find_files(path) for row in text_lines(file)], [], [], [])
     else:
-        inputs = _of_form(spec, whole=bool(path) and source_of(path).is_file())
+        opened = DataConfig(task=spec, whole=bool(path) and source_of(path).is_file()).open()
+        known = [name for name in opened.form.fields if name not in ("id", "start")]
+        names = (known[0], known[1] if len(known) > 2 else "", known[-1] if len(known) > 1 else "")
+        values = [row.values for row in opened.rows["validation"].rows()]
+        texts, second, labels = ([_plain(row[name], name) for row in values if name in row] for name in names)
+        inputs = Inputs(texts, second, labels, [], isinstance(opened.form, RetrievalForm))
     if not inputs.texts:
         raise DataError(f"{spec}: there are no texts in it")
     where = f" in the column {inputs.column}" if inputs.column else ""
@@ -113,16 +118,6 @@ def _of_table(path: str, columns: Mapping[str, str]) -> Inputs:
     texts, second, labels = ([_plain(row[field], field) for row in rows] if field in named else [] for field in COLUMNS)
     kept = [{name: row[f"column {name}"] for name in others} for row in rows] if others else []
     return Inputs(texts, second, labels, kept, named["texts"] == "query", named["texts"])
-
-
-def _of_form(spec: str, whole: bool) -> Inputs:
-    """Return the texts to evaluate on of a task by name."""
-    opened = DataConfig(task=spec, whole=whole).open()
-    known = [name for name in opened.form.fields if name not in ("id", "start")]
-    names = (known[0], known[1] if len(known) > 2 else "", known[-1] if len(known) > 1 else "")
-    rows = [row.values for row in opened.rows["validation"].rows()]
-    texts, second, labels = ([_plain(row[name], name) for row in rows if name in row] for name in names)
-    return Inputs(texts, second, labels, [], isinstance(opened.form, RetrievalForm))
 
 
 def _plain(value: Any, name: str) -> str:

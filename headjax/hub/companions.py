@@ -64,7 +64,7 @@ def write_companions(model: Model, folder: Path) -> None:
 
 
 def tokenizer_notes(model: Model, folder: Path) -> tuple[str, ...]:
-    """Return what is to be said where `transformers` takes a class of its own, whatever class the directory names."""
+    """Return a note if `transformers` splits texts by its own class, whatever class the directory names (Qwen2)."""
     if model.tokenizer is None or model_type_of(folder) != "qwen2":
         return ()
     theirs = read_tokenizer(folder)
@@ -75,7 +75,7 @@ def tokenizer_notes(model: Model, folder: Path) -> tuple[str, ...]:
 
 
 def last_import(model: Model) -> Mapping[str, Any]:
-    """Return the history's last import; nothing without one."""
+    """Return the last import in a model's history; an empty mapping without one."""
     entries = reversed(model.history)
     return next((entry for entry in entries if entry.get("action") == "import" and "config" in entry), {})
 

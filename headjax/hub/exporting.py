@@ -226,7 +226,7 @@ def layout_of_export(model: Model) -> tuple[str, str]:
 
 
 def layouts_after(model: Model, config: ModelConfig) -> dict[str, str]:
-    """Return why each layout cannot express what becomes of a model; nothing for those that can."""
+    """Return why each layout cannot express a model with another config; an empty text for those that can."""
     # Its weights are not known yet: they count as 1, which no layout may leave out.
     ones = declared.map_tensors(lambda _, tensor: np.broadcast_to(np.float16(1), tensor.shape), config.tensors())
     try:

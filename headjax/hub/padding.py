@@ -48,7 +48,7 @@ def pad_heads(model: Model, family: Family) -> Model:
 def _targets(
     model: Model, family: Family, plain: Mapping[Place, Kind | None], group: Sequence[str]
 ) -> dict[Place, Kind]:
-    """Return the family's attention of each layer of a group of head stacks, which have as many heads."""
+    """Return the family's attention for each layer of a group of head stacks, all with the same number of heads."""
     kinds = [attention for stack in group for attention in model.config.attentions().get(stack, ())]
     like = max(kinds, key=lambda attention: min(attention.num_heads, 1))
     heads = [attention for attention in plain.values() if attention is not None]

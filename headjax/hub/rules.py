@@ -82,7 +82,7 @@ LAST_FIRST = TensorForm(lambda ours: ours.shape, last_first=True)
 
 
 def leading(ones: int = 1) -> TensorForm:
-    """Return the form of our shape behind dimensions of one: `[1, vocabulary]`, `[1, 1, width]`."""
+    """Return the form whose shape has leading dimensions of size 1: `[1, vocabulary]`, `[1, 1, width]`."""
     return TensorForm(lambda ours: (1,) * ones + ours.shape)
 
 

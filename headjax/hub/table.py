@@ -145,12 +145,12 @@ class Dropped(Fixed):
 
 
 SHALLOW = 1000
-"""Number of layers that is built in no time; more need a tensor each. Layers that share all of theirs stay below."""
+"""Number of layers that are always accepted; of more, which take long to build, the files must hold a tensor each."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """The fields of a config with a value for each layer: `spread` gives each layer's own, `gather` those of all."""
+    """Values that differ by layer: `spread` splits the fields into those of each layer, `gather` merges them again."""
 
     count: Field
     parts: Mapping[str, Any]  # entries of a layer, by the name of our field

@@ -69,9 +69,12 @@ def collectives(text: str) -> dict[str, Collective]:
         sizes = {instruction.name: _size(instruction.shape) for instruction in computations[name]}
         for instruction in computations[name]:
             if kind := _kind(name, instruction):
+                operands = re.findall(r"%([\w.\-]+)", instruction.rest.split("), ")[0])
+                moved = sum(sizes.get(operand, 0) for operand in operands)
+                if kind == "all-gather":  # the result of an asynchronous start also lists the operands
+                    moved = sizes[instruction.name] - (moved if instruction.operation.endswith("-start") else 0)
                 before = by_kind.get(kind, Collective(0, 0))
-                moved = times * _moved(kind, instruction, sizes)
-                by_kind[kind] = Collective(before.count + times, before.bytes + moved)
+                by_kind[kind] = Collective(before.count + times, before.bytes + times * moved)
             trips = _trips(instruction, computations) if instruction.operation == "while" else 1
             for called in re.findall(r"[\w.\-]+", " ".join(map(" ".join, _CALLED.findall(instruction.rest)))):
                 if called in computations:
@@ -120,15 +123,6 @@ def _trips(loop: _Instruction, computations: dict[str, list[_Instruction]]) -> i
     return bounds[0] if len(bounds) == 1 else 1
 
 
-def _moved(kind: str, instruction: _Instruction, sizes: dict[str, int]) -> int:
-    """Return the bytes of a message."""
-    operands = sum(sizes.get(name, 0) for name in re.findall(r"%([\w.\-]+)", instruction.rest.split("), ")[0]))
-    if kind != "all-gather":
-        return operands
-    # The result of an asynchronous start also lists the operands.
-    return _size(instruction.shape) - (operands if instruction.operation.endswith("-start") else 0)
-
-
 def _size(shape: str) -> int:
     """Return the bytes of a shape, a tuple's parts together."""
 
@@ -141,8 +135,8 @@ def _size(shape: str) -> int:
 
 
 BEYOND = 1000
-"""Times a slice's memory from which on a model is refused. One that needs less is planned, to say by how much it is too
-large; at larger sizes the compiler hangs or ends its process."""
+"""Largest training state that is compiled, as a multiple of the slice's memory: the plan says by how much it is too
+large. With larger ones the compiler hangs or ends its process."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

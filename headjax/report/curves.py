@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from headjax.core import numbers
 from headjax.core.errors import DataError
-from headjax.report.style import INK, WIDTH, Look, Plot, legend_below, look, new_figure, style, wrap
+from headjax.report.style import INK, WIDTH, Plot, legend_below, look, new_figure, style, wrap
 
 Points = Sequence[tuple[float, float]]
 """`(x, y)` pairs; a y that is not finite (a run that diverged) leaves a gap."""
@@ -58,10 +58,13 @@ def draw(
     with style():
         figure = new_figure(WIDTH, 4.2)
         axes = figure.subplots()
-        lines = {
-            name: _band(axes, f"curves[{name!r}]", points, y.scale, look(place))
-            for place, (name, points) in enumerate(series.items())
-        }
+        lines: dict[str, Line2D] = {}
+        for place, (name, points) in enumerate(series.items()):
+            entry, curve = look(place), reduced(f"curves[{name!r}]", points, y.scale)
+            if np.any(curve.high > curve.low):
+                axes.fill_between(curve.x, curve.low, curve.high, color=entry.color, alpha=0.18, linewidth=0)
+            markers = max(1, len(curve.x) // 10)
+            (lines[name],) = axes.plot(curve.x, curve.mean, **entry.drawn, markevery=markers)
         if level is not None:
             lines[f"{level[0]}: {(y.format or numbers.significant)(level[1])}"] = axes.axhline(level[1], **LEVEL)
         scaled(axes, y)
@@ -70,14 +73,6 @@ def draw(
         axes.set(xlabel=x.label, xlim=x.limits, title=wrap(title, WIDTH))
         legend_below(figure, list(lines.values()), list(lines))
     return Plot(figure, alt)
-
-
-def _band(axes: Axes, field: str, points: Points, scale: Scale, entry: Look) -> Line2D:
-    curve = reduced(field, points, scale)
-    if np.any(curve.high > curve.low):
-        axes.fill_between(curve.x, curve.low, curve.high, color=entry.color, alpha=0.18, linewidth=0)
-    (line,) = axes.plot(curve.x, curve.mean, **entry.drawn, markevery=max(1, len(curve.x) // 10))
-    return line
 
 
 def scaled(axes: Axes, y: Axis) -> None:

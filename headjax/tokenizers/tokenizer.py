@@ -225,7 +225,11 @@ class Tokenizer:
         vocabulary, special = (read_document(folder / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
         files = (folder / TARGET_FILE, folder / CONFIG_FILE)
         target, settings = (read_document(file) if file.is_file() else "" for file in files)
-        roles = _roles(special, folder / SPECIAL_FILE)
+        roles: dict[str, str] = {}
+        for role, value in object_of(special, folder / SPECIAL_FILE).items():
+            token = value.get("content") if isinstance(value, dict) else value  # an object has options beside it
+            if isinstance(token, str):
+                roles[role] = check_characters(token, f"{folder / SPECIAL_FILE}: {role}")
         object_of(settings or "{}", folder / CONFIG_FILE)
         loaded = cls(vocabulary, tuple(sorted(roles.items())), target, settings)
         try:
@@ -233,16 +237,6 @@ class Tokenizer:
         except DataError as error:
             raise DataError(f"{directory}/{error}") from None
         return loaded
-
-
-def _roles(text: str, file: Path) -> dict[str, str]:
-    """Return special tokens by role; a file holds each as a string, or as an object with its options."""
-    tokens: dict[str, str] = {}
-    for role, value in object_of(text, file).items():
-        token = value.get("content") if isinstance(value, dict) else value
-        if isinstance(token, str):
-            tokens[role] = check_characters(token, f"{file}: {role}")
-    return tokens
 
 
 def object_of(text: str, file: Path) -> dict[str, Any]:

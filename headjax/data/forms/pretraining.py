@@ -44,19 +44,15 @@ def sentences(text: str) -> list[str]:
         start = 0
         for match in _END.finditer(plain):
             begins = match[3].isupper() or match[3].isdecimal()
-            if not begins or (match[1] == "." and _abbreviated(plain[start : match.start()])):
+            word = _LAST_WORD.search(plain[start : match.start()]) if match[1] == "." else None
+            abbreviated = word and (word[1].lower() in ABBREVIATIONS or (len(word[1]) == 1 and word[1].isupper()))
+            if not begins or abbreviated:
                 continue
             parts.append(plain[start : match.end(2)])
             start = match.end()
         if plain[start:]:
             parts.append(plain[start:])
     return parts
-
-
-def _abbreviated(before: str) -> bool:
-    """Return whether the word before a full stop is an abbreviation or an initial."""
-    word = _LAST_WORD.search(before)
-    return word is not None and (word[1].lower() in ABBREVIATIONS or (len(word[1]) == 1 and word[1].isupper()))
 
 
 RANDOM_NEXT = 0.5
