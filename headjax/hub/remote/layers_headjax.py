@@ -59,7 +59,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: dict[str, Any], width: int, value_size: int) -> None:
         super().__init__()
-        self.config, self.heads = config, config["num_heads"]
+        self.options, self.heads = config, config["num_heads"]
         self.output = nn.Linear(self.heads * value_size, width, bias=config["output_bias"])
 
     def combine(self, contexts: Tensor) -> Tensor:
@@ -105,13 +105,13 @@ class Heads(Attention):
         return self.rotated(key, positions), split(self.value(x), self.kv_heads)
 
     def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
-        return rotate(x, positions, self.config["rotary"], self.config.get("frequencies"))
+        return rotate(x, positions, self.options["rotary"], self.options.get("frequencies"))
 
     def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
         query = self.rotated(self.query_norm(split(self.query(x), self.heads)), call.positions)
         if self.index != list(range(self.kv_heads)):
             key, value = (torch.stack([each[:, g] for g in self.index], dim=1) for each in (key, value))
-        return call.attend(query, key, value, self.config["scale"])
+        return call.attend(query, key, value, self.options["scale"])
 
 
 class Collaborative(Attention):
@@ -132,7 +132,7 @@ class Collaborative(Attention):
         return key[:, None], self.value(x)[:, None]  # a static cache has as many keys as values
 
     def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
-        scale, shared = self.config["head_dim"] ** -0.5, self.config["shared_dim"]
+        scale, shared = self.options["head_dim"] ** -0.5, self.options["shared_dim"]
         query = self.query(x)[:, None] * self.mixing[None, :, None]
         bias = scale * key[:, 0, :, shared:].transpose(1, 2)[:, :, None] if self.content_bias is not None else None
         key, value = key[..., :shared].expand(-1, self.heads, -1, -1), split(value[:, 0], self.heads)
@@ -160,18 +160,18 @@ class Latent(Attention):
         latent = self.latent_norm(self.latent(x))[:, None]
         if self.rotary_key is None:
             return latent, latent[..., :0]
-        return latent, rotate(self.rotary_key(x)[:, None], positions, self.config["rotary"])
+        return latent, rotate(self.rotary_key(x)[:, None], positions, self.options["rotary"])
 
     def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
-        latent, rotary_key, size = key, value, self.config["head_dim"]
+        latent, rotary_key, size = key, value, self.options["head_dim"]
         query = split(self.query(self.query_norm(self.query_latent(x))), self.heads)
-        rotated = rotate(query[..., size:], call.positions, self.config["rotary"])
+        rotated = rotate(query[..., size:], call.positions, self.options["rotary"])
         rank = latent.shape[-1]
         if x.shape[1] == 1 and latent.shape[2] > rank and not self.training:
             return self.attend_latents(query[..., :size], rotated, latent, rotary_key, call)
         keys, values = split(self.key(latent[:, 0]), self.heads), split(self.value(latent[:, 0]), self.heads)
         query, keys = torch.cat([query[..., :size], rotated], -1), [keys, rotary_key.expand(-1, self.heads, -1, -1)]
-        return call.attend(query, torch.cat(keys, dim=-1), values, self.config["scale"])
+        return call.attend(query, torch.cat(keys, dim=-1), values, self.options["scale"])
 
     def attend_latents(self, query: Tensor, rotated: Tensor, latent: Tensor, rotary_key: Tensor, call: Call) -> Tensor:
         """Return the contexts of a single query, which reads the latents: cheaper where there are more than `rank`.
@@ -183,7 +183,7 @@ class Latent(Attention):
         from_latents = split(self.key(torch.eye(rank, dtype=latent.dtype, device=latent.device)[None]), self.heads)
         query = torch.cat([query @ from_latents.transpose(2, 3), rotated], dim=-1)
         read = torch.cat([latent, rotary_key], dim=-1).expand(-1, self.heads, -1, -1)
-        means = call.attend(query, read, latent.expand(-1, self.heads, -1, -1), self.config["scale"])
+        means = call.attend(query, read, latent.expand(-1, self.heads, -1, -1), self.options["scale"])
         values = self.value(means[:, :, 0]).unflatten(-1, (self.heads, -1))  # [batch, head, head, size]
         return values.diagonal(dim1=1, dim2=2).transpose(1, 2)[:, :, None]
 
