@@ -99,7 +99,7 @@ class DataConfig(Checked):
 
     @functools.cached_property
     def source(self) -> Source:
-        """What the task's data is."""
+        """The task's record, with the path, the columns and the labels of its data."""
         return resolve(self.task, columns=self.columns)
 
     def for_classes(self, names: Sequence[str]) -> DataConfig:
@@ -140,11 +140,11 @@ class DataConfig(Checked):
             with contextlib.suppress(HeadjaxError, OSError):
                 spec, path = self.source.spec, self.source.path
                 if path and path != self.task and not self.columns:
-                    found = TASKS[recognise(path)]
-                    kinds = [(type(one.form), getattr(one.form, "pairs", False)) for one in (found, spec)]
-                    languages = ":source-target" if found.name == "translation" else ""
-                    if kinds[0] != kinds[1] or (spec.own and found.name != spec.name):
-                        better = f"; it looks like {found.name}:{path}{languages}"
+                    likely = TASKS[recognise(path)]
+                    kinds = [(type(each.form), getattr(each.form, "pairs", False)) for each in (likely, spec)]
+                    languages = ":source-target" if likely.name == "translation" else ""
+                    if kinds[0] != kinds[1] or (spec.own and likely.name != spec.name):
+                        better = f"; it looks like {likely.name}:{path}{languages}"
             if better not in str(error):
                 error.args = (f"{error}{better}",)
             raise
@@ -163,7 +163,7 @@ class DataConfig(Checked):
             return task_data(form, None, stored, {"images": place, "data": images}, spec.metrics)
         read: dict[Split, list[Row]] = {split: [*source.rows()] for split, source in rows.items()}
         read = {"train": read.get("train", []), "validation": read["validation"][: self.limit or None]}
-        tokenizer = tokenizer or self._tokenizer(spec, (one for row in read["train"] for one in form.texts(row)))
+        tokenizer = tokenizer or self._tokenizer(spec, (text for row in read["train"] for text in form.texts(row)))
         data = load_rows(form, read, tokenizer, {"text": place}, spec.metrics, (self.seed,))
         if "f1" not in spec.metrics or not self.classes or data.measured is None:
             return data
@@ -176,11 +176,11 @@ class DataConfig(Checked):
         """Return the rows of the task's files, of these paths or of its own, and their form; or rows of elsewhere."""
         with self._hint():
             opened = self._open(paths, rows)
-        found = {
+        sources = {
             split: dataclasses.replace(source, read=functools.partial(self._read, source.read))
             for split, source in opened.rows.items()
         }
-        return opened._replace(rows=found)
+        return opened._replace(rows=sources)
 
     def _read(self, read: Callable[[Share], Iterable[Row]], share: Share) -> Iterator[Row]:
         with self._hint():
@@ -190,28 +190,28 @@ class DataConfig(Checked):
         spec, path = self.source.spec, self.source.path
         if rows is not None:
             return Opened(spec, self._form(spec), rows, spec.name)
-        given = [*paths] or ([path] if path else [])
-        if spec.name in EMBEDDED and not given:
+        locations = [*paths] or ([path] if path else [])
+        if spec.name in EMBEDDED and not locations:
             texts = hold_out_files(EMBEDDED[spec.name](), self.validation_fraction or spec.held_out)
             return Opened(spec, self._form(spec), texts, spec.files)
-        train = [spec.located(source_of(one)) for one in given]
-        held = [spec.located(source_of(self.validation))] if self.validation else []
+        train = [spec.located(source_of(location)) for location in locations]
+        validation = [spec.located(source_of(self.validation))] if self.validation else []
         if not train:
             layouts = " or ".join(" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
 
             def usable(folder: Path) -> Path | None:
-                there = find_layout(spec, folder) if spec.layouts else folder.is_dir()
-                return folder if there else None
+                files = find_layout(spec, folder) if spec.layouts else folder.is_dir()
+                return folder if files else None
 
             train = [search(spec.name, spec.folders, usable, layouts or spec.files)]
-        place = ", ".join(given) or str(train[0])
+        place = ", ".join(locations) or str(train[0])
         if isinstance(spec.form, ImageForm):
             images = image_rows(train[0])
             return Opened(spec, self._image_form(spec, images, place), images.rows, place, images.fingerprint)
         form = self._form(spec, train[0])
         read, fraction = dataclasses.replace(spec, form=form), self.validation_fraction
-        found = task_rows(read, train, held, columns=self.columns, fraction=fraction, whole=self.whole)
-        return Opened(spec, self._learned(form, found, place), found, place)
+        sources = task_rows(read, train, validation, columns=self.columns, fraction=fraction, whole=self.whole)
+        return Opened(spec, self._learned(form, sources, place), sources, place)
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields of the form that are asked for."""
@@ -236,8 +236,8 @@ class DataConfig(Checked):
         """Return the form with what stands in the rows: classes of the training rows, the largest similarity."""
         if self.source.spec.own and isinstance(form, SimilarityForm) and "scale" not in self.form:
             label = [*form.fields][-1]
-            found = ((row.place, row.values[label]) for source in rows.values() for row in source.rows())
-            scores = [finite(place, value) for place, value in found if not is_missing(value, numbers=True)]
+            labels = ((row.place, row.values[label]) for source in rows.values() for row in source.rows())
+            scores = [finite(place, value) for place, value in labels if not is_missing(value, numbers=True)]
             return dataclasses.replace(form, scale=max([1.0, *scores]))
         if not self.source.has_classes:
             return form
@@ -251,17 +251,17 @@ class DataConfig(Checked):
             classes = sorted_names(names)
         return dataclasses.replace(form, classes=classes)  # type: ignore[call-arg]
 
-    def _image_form(self, spec: TaskSpec, found: ImageRows, place: str) -> ImageForm:
+    def _image_form(self, spec: TaskSpec, images: ImageRows, place: str) -> ImageForm:
         """Return the form of images: that of their data set, at the size that is asked for or that they have."""
-        usual = cast(ImageForm, TASKS["mnist" if found.mnist else "imagenet"].form if spec.own else spec.form)
-        if not spec.own and len(found.classes) != len(usual.classes) and not found.mnist:
+        usual = cast(ImageForm, TASKS["mnist" if images.mnist else "imagenet"].form if spec.own else spec.form)
+        if not spec.own and len(images.classes) != len(usual.classes) and not images.mnist:
             has = f"{spec.name} has {len(usual.classes)} classes"
-            raise DataError(f"{place}: {len(found.classes)} folders of images, but {has}; name it images:{place}")
-        if found.mnist:
-            side = min(next(iter(found.rows["train"].rows())).values["image"].shape)
+            raise DataError(f"{place}: {len(images.classes)} folders of images, but {has}; name it images:{place}")
+        if images.mnist:
+            side = min(next(iter(images.rows["train"].rows())).values["image"].shape)
             usual = dataclasses.replace(usual, size=side, stored=side)
         usual = usual.preprocessed(self.preprocessing)
-        fields: dict[str, Any] = {"classes": found.classes, **self._fields()}
+        fields: dict[str, Any] = {"classes": images.classes, **self._fields()}
         fields.setdefault("stored", round(usual.stored * fields.get("size", usual.size) / usual.size))
         with within("form"):
             return dataclasses.replace(usual, **fields)

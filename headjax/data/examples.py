@@ -156,7 +156,8 @@ def sequences(
     """Return sequences in memory as examples."""
     lengths = np.asarray([len(ids) for ids in columns["input_ids"]], np.int64)
     records = [
-        {name: some[i] for name, some in columns.items()} | {name: one[i : i + 1] for name, one in targets.items()}
+        {name: column[i] for name, column in columns.items()}
+        | {name: array[i : i + 1] for name, array in targets.items()}
         for i in range(len(lengths))
     ]
     pad = functools.partial(pad_sequence, columns=tuple(columns), targets=tuple(targets), padding_id=padding_id)
@@ -227,7 +228,10 @@ def encode_sequences(
     inputs = list(first) if second is None else list(zip(first, second, strict=True))
     with library_errors(CANNOT_READ):
         encoded = backend.encode_batch(inputs, add_special_tokens=True)
-    return Sequences([np.asarray(one.ids, np.int32) for one in encoded], [tokenizer.types(one) for one in encoded])
+    return Sequences(
+        [np.asarray(encoding.ids, np.int32) for encoding in encoded],
+        [tokenizer.types(encoding) for encoding in encoded],
+    )
 
 
 def encode_prompted(

@@ -40,28 +40,28 @@ BOOKKEEPING = ("dataset_dict.json", "dataset_info.json", "state.json")
 T = TypeVar("T")
 
 
-def search(task: str, names: Sequence[str], find: Callable[[Path], T | None], wanted: str) -> T:
+def search(task: str, names: Sequence[str], find: Callable[[Path], T | None], expected: str) -> T:
     """Return what is found first in the folders of `ROOT` that may hold a data set."""
     if not (root := os.environ.get(ROOT)):
         raise DataError(f"{task}: set {ROOT} to the folder that holds {names[0]}, or give that one's path")
-    there = (find(source_of(root) / name) for name in names)
-    found = next((one for one in there if one is not None), None)
-    if found is None:
-        raise DataError(f"{task}: {ROOT} ({root}) has no folder {' or '.join(names)} with {wanted}")
-    return found
+    candidates = (find(source_of(root) / name) for name in names)
+    match = next((candidate for candidate in candidates if candidate is not None), None)
+    if match is None:
+        raise DataError(f"{task}: {ROOT} ({root}) has no folder {' or '.join(names)} with {expected}")
+    return match
 
 
 def find_files(path: str | Path, suffixes: tuple[str, ...] = TEXT_SUFFIXES) -> list[Path]:
     """Return the files that a path stands for, sorted: a file, those of a folder with a suffix, a pattern's matches."""
     path = source_of(path)
     if path.is_dir():
-        found, expected = visible(path), f"file in this folder whose name ends in {', '.join(suffixes)}"
-        found = (file for file in found if has_suffix(file, suffixes))
+        paths, expected = visible(path), f"file in this folder whose name ends in {', '.join(suffixes)}"
+        paths = (file for file in paths if has_suffix(file, suffixes))
     elif path.exists() or not glob.has_magic(str(path)):
-        found, expected = iter([path] if path.exists() else []), "such file or folder"
+        paths, expected = iter([path] if path.exists() else []), "such file or folder"
     else:
-        found, expected = matches(path), "file matches this pattern"
-    files = sorted(file for file in found if not file.is_dir())
+        paths, expected = matches(path), "file matches this pattern"
+    files = sorted(file for file in paths if not file.is_dir())
     if not files:
         raise DataError(f"{path}: no {expected}")
     return files
@@ -79,7 +79,7 @@ def suffix_of(file: Path) -> str:
 
 def packed_or_plain(file: Path) -> Path | None:
     """Return the file, or the one of its name with `.gz`; None if neither is there."""
-    return next((one for one in (file, file.with_name(f"{file.name}.gz")) if one.is_file()), None)
+    return next((path for path in (file, file.with_name(f"{file.name}.gz")) if path.is_file()), None)
 
 
 def visible(folder: Path) -> Iterator[Path]:
@@ -124,15 +124,15 @@ def image_rows(folder: Path) -> ImageRows:
         raise DataError(f"{folder}: no such folder")
     if not _is_mnist(folder):
         return _folder_rows(folder)
-    found = [_mnist(folder, split) for split in MNIST]
-    classes, largest = (int(labels.max()) for _, labels in found)
+    arrays = [_mnist(folder, split) for split in MNIST]
+    classes, largest = (int(labels.max()) for _, labels in arrays)
     if largest > classes:
         place = folder / f"{MNIST[1]}-labels-idx1-ubyte"
         raise DataError(f"{place}: label {largest}, but training has the {classes + 1} classes from 0")
-    data = hashlib.sha256(b"".join(array.tobytes() for array in found[0])).hexdigest()[:16]
+    data = hashlib.sha256(b"".join(each.tobytes() for each in arrays[0])).hexdigest()[:16]
     rows: dict[Split, RowSource] = {
         split: RowSource.by_number(functools.partial(_array_row, folder, *images), len(images[1]))
-        for split, images in zip(SPLITS, found, strict=True)
+        for split, images in zip(SPLITS, arrays, strict=True)
     }
     return ImageRows(rows, class_numbers(classes + 1), data, mnist=True)
 
@@ -176,10 +176,10 @@ def _folder_rows(root: Path) -> ImageRows:
     classes: tuple[str, ...] = ()
     files: dict[Split, list[tuple[Path, int]]] = {}
     for split, folder in ((split, folder) for split, folder in folders.items() if folder is not None):
-        found = sorted_names([child.name for child in _shown(folder) if child.is_dir()])
-        if classes and found != classes:
-            raise DataError(f"{folder}: its {len(found)} folders are not named like the {len(classes)} to train on")
-        classes = found
+        names = sorted_names([child.name for child in _shown(folder) if child.is_dir()])
+        if classes and names != classes:
+            raise DataError(f"{folder}: its {len(names)} folders are not named like the {len(classes)} to train on")
+        classes = names
         files[split] = [(file, number) for number, name in enumerate(classes) for file in _images(folder / name)]
         if not files[split]:
             raise DataError(f"{folder}: no images in its folders")
@@ -227,20 +227,20 @@ LONGEST = 2**24
 
 def articles(file: Path) -> Iterator[Row]:
     """Yield the documents of a text file: WikiText's articles, or all of it."""
-    place, size, found, any_text = str(file), 0, False, False
-    held: list[str] = []
+    place, size, has_article, any_text = str(file), 0, False, False
+    lines: list[str] = []
     for number, line in enumerate(read_lines(file), start=1):
-        heading = _ARTICLE.match(line) and (found or not any_text)
+        heading = _ARTICLE.match(line) and (has_article or not any_text)
         too_long = size >= LONGEST and (not line.strip() or size >= 2 * LONGEST)
-        if (heading and found) or too_long:
-            yield document(place, "".join(held))
+        if (heading and has_article) or too_long:
+            yield document(place, "".join(lines))
         if heading or too_long:
-            held, size, found = [], 0, found or bool(heading)
+            lines, size, has_article = [], 0, has_article or bool(heading)
             place = f"{file}: line {number}"
-        held.append(line)
+        lines.append(line)
         size += len(line)
         any_text = any_text or bool(line.strip())
-    yield document(place, "".join(held))
+    yield document(place, "".join(lines))
 
 
 def text_lines(file: Path) -> Iterator[Row]:
@@ -252,7 +252,12 @@ def text_lines(file: Path) -> Iterator[Row]:
 
 def aligned_pairs(path: str, source: str, target: str) -> Iterator[Row]:
     """Yield the pairs of lines of `PATH.source` and `PATH.target`, each also packed; those with an empty side not."""
-    files = [_file_of(f"{path}.{language}") for language in (source, target)]
+    files = []
+    for place in (f"{path}.{language}" for language in (source, target)):
+        file = packed_or_plain(source_of(place))
+        if file is None:
+            raise DataError(f"{place}: no such file, packed or not")
+        files.append(file)
     number = 0
     for line, (first, second) in enumerate(itertools.zip_longest(*map(read_lines, files))):
         if first is None or second is None:
@@ -265,18 +270,11 @@ def aligned_pairs(path: str, source: str, target: str) -> Iterator[Row]:
         raise DataError(f"{path}: no line has text on both sides")
 
 
-def _file_of(path: str) -> Path:
-    file = packed_or_plain(source_of(path))
-    if file is None:
-        raise DataError(f"{path}: no such file, packed or not")
-    return file
-
-
 def questions(file: Path) -> Iterator[Row]:
     """Yield the questions of a SQuAD v1.1 file, with the fields of `QuestionForm`."""
     whole = parse_json(read_text(file), str(file))
     try:
-        found = [
+        rows = [
             _question(file, paragraph["context"], entry)
             for article in whole["data"]
             for paragraph in article["paragraphs"]
@@ -284,9 +282,9 @@ def questions(file: Path) -> Iterator[Row]:
         ]
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file}: not in SQuAD's format ({type(error).__name__}: {error})") from None
-    if not found:
+    if not rows:
         raise DataError(f"{file}: no questions")
-    return iter(found)
+    return iter(rows)
 
 
 def _question(file: Path, context: str, entry: Mapping[str, Any]) -> Row:
@@ -296,7 +294,7 @@ def _question(file: Path, context: str, entry: Mapping[str, Any]) -> Row:
         "question": check_characters(entry["question"].strip(), place),
         "id": entry["id"],
         "context": check_characters(context, place),
-        "answers": tuple(check_characters(one["text"], place) for one in answers),
+        "answers": tuple(check_characters(answer["text"], place) for answer in answers),
         "start": operator.index(answers[0]["answer_start"]) if answers else 0,
     }
     return Row(place, values)
@@ -350,7 +348,7 @@ def library_sources() -> list[Row]:
             documents.append(document(relative.as_posix(), file.read_text(encoding="utf-8")))
     if not documents:
         raise DataError(f"{LIBRARY}: this Python carries no library sources; name text files")
-    return [one for one in documents if one.values["text"].strip()]
+    return [row for row in documents if row.values["text"].strip()]
 
 
 def reference_topics() -> list[Row]:

@@ -69,10 +69,10 @@ def prepare(
         shards: list[tuple[store.Shard, bool]] = []
         for split in (split for split in SPLITS if split in splits):
             with progress(f"preparing {split}", splits[split].count // host.count, "row") as bar:
-                own = [*_shards(folder, settings, known, splits[split], split, host, bar)]
-            if host.count == 1 and not any(shard.sizes.size for shard, _ in own):
-                raise DataError(form.nothing(split, own[0][0].counts if own else {}, source or name))
-            shards += own
+                written = [*_shards(folder, settings, known, splits[split], split, host, bar)]
+            if host.count == 1 and not any(shard.sizes.size for shard, _ in written):
+                raise DataError(form.nothing(split, written[0][0].counts if written else {}, source or name))
+            shards += written
         write_file(folder / store.host_file(host), json.dumps([shard.name for shard, _ in shards]).encode())
     return Written(store.open_prepared(folder), sum(new for _, new in shards))
 
@@ -86,21 +86,22 @@ def _shards(
         bar(read := read + len(rows), {})
         place = number * host.count + host.index  # of N hosts each has every N-th number
         path = folder / f"{split}-{place:05d}.array_record"
-        before, found = store.read_shard(path), fingerprint(rows)
+        before, digest = store.read_shard(path), fingerprint(rows)
         shard = before
-        if shard is None or shard.rows != found:
+        if shard is None or shard.rows != digest:
             records, counts = form.encode(known, rows, split, (settings.seed, SPLITS.index(split), place))
-            shard = store.Shard(path.name, split, counts, found, store.record_sizes(form, records))
+            shard = store.Shard(path.name, split, counts, digest, store.record_sizes(form, records))
             store.write_shard(folder, shard, records)
         yield shard, shard is not before
 
 
-def _check_folder(folder: Path, wanted: store.Settings) -> None:
+def _check_folder(folder: Path, settings: store.Settings) -> None:
     """Raise `DataError` if a folder has other content, or another preparation."""
     # Other hosts may begin meanwhile, and write the manifest before all else: it is looked for last.
-    names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if (folder / store.MANIFEST).is_file():
-        before, now = ({**one.pop("form"), **one} for one in (to_data(store.read_settings(folder)), to_data(wanted)))
+        described = (to_data(each) for each in (store.read_settings(folder), settings))
+        before, now = ({**data.pop("form"), **data} for data in described)
         for name in {**before, **now}:
             if (was := before.get(name)) != now.get(name):
                 change = f"{name} was {was!r} and is {now.get(name)!r} now"

@@ -49,40 +49,34 @@ def task_rows(
     all rows are evaluated on, of a folder of its own files those for validation.
     """
     files = find_layout(spec, train[0]) if len(train) == 1 and not validation else None
-    if spec.documents and spec.layouts:
-        _check_layout(spec, train[0], files, whole)
+    if spec.documents and spec.layouts:  # the protocol of a task of text names its files
+        layout, there = spec.layouts[0], files or Files((), ())
+        for name, some in ((layout.validation, there.validation), (layout.train, there.train or whole)):
+            if not some:
+                raise DataError(f"{train[0]}: not a folder of {spec.name}: expected {name}")
     train, validation = ((), train) if whole else (train, validation)
     if files is not None:
         files = files._replace(train=()) if whole else files
         columns, fraction = files.columns or columns, fraction or LAYOUT_HELD_OUT
     else:
         suffixes = suffixes_of(spec, [*train, *validation])
-        each = ([one for path in paths for one in find_files(path, suffixes)] for paths in (train, validation))
+        each = ([file for path in paths for file in find_files(path, suffixes)] for paths in (train, validation))
         files = Files(next(each), next(each)) if validation or not train else split_files(train, suffixes)
     read = functools.partial(_shared, read=functools.partial(read_file, spec, columns=columns))
     everything = [*files.train, *files.validation]
     if spec.sources and not any("train" in source.splits for source in spec.sources):
         return {"validation": RowSource(functools.partial(read, everything))}
     if files.validation:
-        found: dict[Split, Sequence[Path]] = {"train": files.train, "validation": files.validation}
-        return {split: RowSource(functools.partial(read, some)) for split, some in found.items() if some}
+        by_split: dict[Split, Sequence[Path]] = {"train": files.train, "validation": files.validation}
+        return {split: RowSource(functools.partial(read, some)) for split, some in by_split.items() if some}
     first, fraction = everything[0], fraction or spec.held_out
     if spec.documents and not is_table(first):
         return hold_out_text(functools.partial(read, files.train), fraction)
     return hold_out(functools.partial(read, files.train), spec.form.divided_by, fraction, str(first))
 
 
-def _check_layout(spec: TaskSpec, folder: Path, files: Files | None, whole: bool) -> None:
-    """Refuse a folder without the files that the protocol of a task of text names."""
-    layout = spec.layouts[0]
-    there = Files((), ()) if files is None else files
-    for name, some in ((layout.validation, there.validation), (layout.train, there.train or whole)):
-        if not some:
-            raise DataError(f"{folder}: not a folder of {spec.name}: expected {name}")
-
-
 def _shared(files: Sequence[Path], share: Share, read: Callable[[Path], Iterable[Row]]) -> Iterator[Row]:
-    """Yield a share of the rows of files: those of every n-th file, or of fewer files than shares every n-th row."""
+    """Yield a share of the rows of files: all rows of every n-th file; every n-th row if there are too few files."""
     if len(files) >= share.count:
         return itertools.chain.from_iterable(map(read, files[share.index :: share.count]))
     return itertools.islice(itertools.chain.from_iterable(map(read, files)), share.index, None, share.count)
@@ -95,9 +89,9 @@ def read_file(spec: TaskSpec, file: Path, columns: Mapping[str, str]) -> Iterato
         return
     fields = spec.form.wanted
     names = () if {*columns} >= {*fields} else header(file)
-    found = {field: columns.get(field) or spec.column(field, names) for field in fields}
+    columns_of_fields = {field: columns.get(field) or spec.column(field, names) for field in fields}
     lists = [field for field, what in fields.items() if what == "texts"]
-    for row in table_rows(file, found, lists=lists):
+    for row in table_rows(file, columns_of_fields, lists=lists):
         values = {name: _value(spec, value, fields[name], row.place) for name, value in row.values.items()}
         yield row._replace(values=values)
 
@@ -128,7 +122,9 @@ def split_files(paths: Sequence[Path], suffixes: tuple[str, ...]) -> Files:
             if file != path and path.is_dir():
                 folders = [*file.relative_to(path).parts[:-1], *([path.name] if len(paths) > 1 else [])]
             words = {*re.split(r"[^a-z0-9]+", file.name.lower()), *(name.lower() for name in folders)}
-            split = "validation" if words & VALIDATION else next((one for one in ("train", "test") if one in words), "")
+            split = (
+                "validation" if words & VALIDATION else next((word for word in ("train", "test") if word in words), "")
+            )
             named["other" if not split or (len(paths) == 1 and file == path) else split].append(file)
     train = named["train"] or named["other"] or ([] if named["validation"] else named["test"])
     return Files(train, named["validation"])
@@ -146,15 +142,13 @@ def suffixes_of(spec: TaskSpec, paths: Sequence[Path]) -> tuple[str, ...]:
 def find_layout(spec: TaskSpec, folder: Path) -> Files | None:
     """Return a task's own files in a folder in the first of its layouts; None if none is there."""
     for layout in spec.layouts if folder.is_dir() else ():
-        train, validation = (_unpacked_first(folder.glob(name)) if name else [] for name in layout[:2])
+        groups = ({*folder.glob(name)} if name else set() for name in layout[:2])
+        train, validation = (  # without packed files whose unpacked file is there too
+            sorted(file for file in group if file.suffix != ".gz" or file.with_suffix("") not in group)
+            for group in groups
+        )
         if train or validation:
-            wanted = [*spec.form.wanted]
-            named = not layout.columns or {*wanted} <= {*header([*train, *validation][0])}
-            return Files(train, validation, {} if named else dict(zip(wanted, layout.columns, strict=True)))
+            fields = [*spec.form.wanted]
+            named = not layout.columns or {*fields} <= {*header([*train, *validation][0])}
+            return Files(train, validation, {} if named else dict(zip(fields, layout.columns, strict=True)))
     return None
-
-
-def _unpacked_first(files: Iterable[Path]) -> list[Path]:
-    """Return files, sorted, without packed ones that lie beside themselves."""
-    there = {*files}
-    return sorted(file for file in there if file.suffix != ".gz" or file.with_suffix("") not in there)

@@ -46,8 +46,8 @@ def _text(
 ) -> TaskSpec:
     """Return a task of whole documents."""
     learned: dict[str, Any] = {"vocabulary": "bpe", "vocab_size": 32_000}
-    own = {"files": "text files", "suffixes": TEXTS, "read": articles, "documents": True, "sources": sources}
-    return TaskSpec(name, form, **(learned | own | fields))
+    defaults = {"files": "text files", "suffixes": TEXTS, "read": articles, "documents": True, "sources": sources}
+    return TaskSpec(name, form, **(learned | defaults | fields))
 
 
 GIVEN: dict[str, Any] = {"vocabulary": "given", "vocab_size": 0}
@@ -70,9 +70,9 @@ def _by_protocol(spec: TaskSpec, words: str) -> tuple[TaskSpec, str]:
     parts = words.split(",")
     folder = "" if "=" in parts[0] else parts[0]
     usual = {"context": 0, "stride": 0, "split": "validation"}
-    asked = parse_arguments(",".join(parts[bool(folder) :]), spec.name, **usual)
-    require(asked.split in ("validation", "test"), "split", f"must be validation or test, got {asked.split!r}")
-    form = forms.WikitextForm(context=asked.context, stride=asked.stride, split=asked.split)
+    options = parse_arguments(",".join(parts[bool(folder) :]), spec.name, **usual)
+    require(options.split in ("validation", "test"), "split", f"must be validation or test, got {options.split!r}")
+    form = forms.WikitextForm(context=options.context, stride=options.stride, split=options.split)
     layout = FileLayout("wiki.train.raw*", f"{form.file}*")
     return dataclasses.replace(spec, form=form, layouts=(layout,)), folder
 
@@ -249,8 +249,8 @@ GLUE_TASKS = (
 
 
 def _own_table(name: str, form: forms.Form, *, columns: Mapping[str, tuple[str, ...]] = {}, **fields: Any) -> TaskSpec:
-    own: dict[str, Any] = {"own": True, "files": f"{name}:FILE, a table", "held_out": OWN_HELD_OUT}
-    return TaskSpec(name, form, columns={**PAIR_COLUMNS, **columns}, **(own | fields))
+    defaults: dict[str, Any] = {"own": True, "files": f"{name}:FILE, a table", "held_out": OWN_HELD_OUT}
+    return TaskSpec(name, form, columns={**PAIR_COLUMNS, **columns}, **(defaults | fields))
 
 
 OWN_TABLES = (

@@ -70,8 +70,8 @@ def hold_out(read: Callable[[Share], Iterable[Row]], field: str, fraction: float
     def is_held(row: Row) -> bool:
         return text_hash(str(row.values[field])) < fraction
 
-    def side(held: bool) -> RowSource:
-        return RowSource(lambda share: (row for row in read(share) if is_held(row) is held))
+    def side(held_out: bool) -> RowSource:
+        return RowSource(lambda share: (row for row in read(share) if is_held(row) is held_out))
 
     sides: set[bool] = set()
     for row in read(Share()):
@@ -84,13 +84,13 @@ def hold_out(read: Callable[[Share], Iterable[Row]], field: str, fraction: float
 def chunks(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
     """Yield consecutive rows in lists of about `size` bytes; a shard is written from each list."""
     chunk: list[Row] = []
-    held = 0
+    total = 0
     for row in rows:
         chunk.append(row)
-        held += sum(each.nbytes if isinstance(each, np.ndarray) else len(str(each)) for each in row.values.values())
-        if held >= size:
+        total += sum(each.nbytes if isinstance(each, np.ndarray) else len(str(each)) for each in row.values.values())
+        if total >= size:
             yield chunk
-            chunk, held = [], 0
+            chunk, total = [], 0
     if chunk:
         yield chunk
 
@@ -130,8 +130,8 @@ def hold_out_files(documents: Sequence[Row], fraction: float) -> Rows:
     Paragraphs of the held-out files that also occur in a training file are dropped.
     """
     sides: tuple[list[Row], list[Row]] = ([], [])
-    for one in documents:
-        sides[text_hash(one.place) <= fraction].append(one)
+    for row in documents:
+        sides[text_hash(row.place) <= fraction].append(row)
     return {"train": RowSource.of(sides[0]), "validation": RowSource.of(without_passages(sides[1], sides[0]))}
 
 
@@ -147,17 +147,17 @@ def pieces(text: str, size: int) -> list[list[str]]:
 
     Units are paragraphs, of those longer than `size` characters lines, of long lines `size` characters.
     """
-    found: list[list[str]] = []
+    groups: list[list[str]] = []
     room = 0
     for paragraph in paragraphs(text):
         lines = [paragraph] if len(paragraph) <= size else paragraph.splitlines(keepends=True)
         for unit in (line[start : start + size] for line in lines for start in range(0, len(line), size)):
             if room <= 0:
-                found.append([])
+                groups.append([])
                 room = size
-            found[-1].append(unit)
+            groups[-1].append(unit)
             room -= len(unit)
-    return found
+    return groups
 
 
 def passages(text: str) -> Iterator[str]:
@@ -171,14 +171,14 @@ def passages(text: str) -> Iterator[str]:
 
 def without_passages(documents: Iterable[Row], others: Iterable[Row]) -> list[Row]:
     """Return the documents without paragraphs that share a passage with one of the others, and without empty ones."""
-    known = {passage for one in others for passage in passages(one.values["text"])}
+    known = {passage for row in others for passage in passages(row.values["text"])}
     kept = (
         document(
-            one.place, "".join(part for part in paragraphs(one.values["text"]) if known.isdisjoint(passages(part)))
+            row.place, "".join(part for part in paragraphs(row.values["text"]) if known.isdisjoint(passages(part)))
         )
-        for one in documents
+        for row in documents
     )
-    return [one for one in kept if one.values["text"].strip()]
+    return [row for row in kept if row.values["text"].strip()]
 
 
 def hold_out_text(read: Callable[[Share], Iterable[Row]], fraction: float) -> dict[Split, RowSource]:
@@ -195,31 +195,34 @@ def hold_out_text(read: Callable[[Share], Iterable[Row]], fraction: float) -> di
     def units(text: str) -> Iterator[tuple[bool, str]]:
         """Yield every unit of a document, and before it whether it is held out."""
         for piece in pieces(text, size):
-            held = text_hash("".join(piece)) <= bound
-            yield from ((held, unit) for unit in piece)
+            held_out = text_hash("".join(piece)) <= bound
+            yield from ((held_out, unit) for unit in piece)
 
     def marks(side: bool) -> Iterator[bytes]:
         """Yield the passages of one side as hashes, which take less memory."""
-        for one in read(Share()):
-            yield from (mark for held, unit in units(one.values["text"]) if held is side for mark in _hashes(unit))
+        for row in read(Share()):
+            yield from (
+                mark for held_out, unit in units(row.values["text"]) if held_out is side for mark in _hashes(unit)
+            )
 
     def divided(side: bool, dropped: frozenset[bytes], share: Share) -> Iterator[Row]:
-        for one in read(share):
+        for row in read(share):
             kept = (
-                (held is side and dropped.isdisjoint(_hashes(unit)), unit) for held, unit in units(one.values["text"])
+                (held_out is side and dropped.isdisjoint(_hashes(unit)), unit)
+                for held_out, unit in units(row.values["text"])
             )
             for is_kept, group in itertools.groupby(kept, key=lambda pair: pair[0]):
                 if is_kept and (text := "".join(unit for _, unit in group)).strip():
-                    yield document(one.place, text)
+                    yield document(row.place, text)
 
     def validation(share: Share) -> Iterator[Row]:
         if share.index:
             return
-        held = frozenset(marks(True))
-        found = divided(True, frozenset(mark for mark in marks(False) if mark in held), Share())
-        if (first := next(found, None)) is None:
+        marks_held_out = frozenset(marks(True))
+        rows = divided(True, frozenset(mark for mark in marks(False) if mark in marks_held_out), Share())
+        if (first := next(rows, None)) is None:
             raise DataError(f"{_name(read)}: all text held out for validation also occurs in the training text")
-        yield from (first, *found)
+        yield from (first, *rows)
 
     return {"train": RowSource(lambda share: divided(False, frozenset(), share)), "validation": RowSource(validation)}
 
@@ -231,8 +234,8 @@ def _name(read: Callable[[Share], Iterable[Row]]) -> str:
 def _piece_size(documents: Iterable[Row]) -> int:
     """Return the number of characters of a piece."""
     total = 0
-    for one in documents:
-        total += len(one.values["text"])
+    for row in documents:
+        total += len(row.values["text"])
         if total >= 20 * PIECE:
             break
     return min(PIECE, max(SMALLEST_PIECE, total // 20))
@@ -242,7 +245,7 @@ def _greatest_hash(read: Callable[[Share], Iterable[Row]], size: int, fraction: 
     """Return the greatest hash of a held-out piece: the fraction, or the value that leaves a piece on either side."""
     hashes: set[float] = set()
     low = 0
-    for piece in (piece for one in read(Share()) for piece in pieces(one.values["text"], size)):
+    for piece in (piece for row in read(Share()) for piece in pieces(row.values["text"], size)):
         number = text_hash("".join(piece))
         low += number <= fraction and number not in hashes
         hashes.add(number)

@@ -117,15 +117,15 @@ def _count(sources: Sequence[TfdsSource], split: Split) -> int:
     """Return the number of rows, for the progress bar; 0 if TFDS has not yet prepared the data."""
     place = ", ".join(f"{source.name}: {source.splits[split]}" for source in sources)
     with _asking(place):
-        found = [_data_set(source) for source in sources]
-        missing = [data.tfds_dataset.builder for data in found if not data.tfds_dataset.builder.is_prepared()]
+        data_sets = [_data_set(source) for source in sources]
+        missing = [data.tfds_dataset.builder for data in data_sets if not data.tfds_dataset.builder.is_prepared()]
         if missing and not urllib.request.getproxies():
             try:
                 socket.getaddrinfo("storage.googleapis.com", 443)
             except OSError:  # TFDS itself would try for minutes
                 where = missing[0].data_path
                 raise DataError(f"{place}: not in {where}, and no network; --source names local files") from None
-        return 0 if missing else sum(data.num_input_examples(split) or 0 for data in found)
+        return 0 if missing else sum(data.num_input_examples(split) or 0 for data in data_sets)
 
 
 @contextlib.contextmanager

@@ -84,8 +84,8 @@ def checked(form: Form, tokenizer: Tokenizer | None) -> Tokenizer:
 
 def data_hash(form: Form, tokenizer: Tokenizer | None, seed: Any, rows: Any) -> str:
     """Return the hash of everything that examples depend on, which checkpoints hold."""
-    own = [to_data(form), tokenizer.fingerprint if tokenizer else "", seed, rows]
-    return hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]
+    parts = [to_data(form), tokenizer.fingerprint if tokenizer else "", seed, rows]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def task_data(
@@ -98,7 +98,7 @@ def task_data(
     label: str = "",
 ) -> TaskData:
     """Return records, wherever they are stored, as a task's data; `label` is the column of the labels of a table."""
-    missing = {split: found.counts[MISSING] for split, found in splits.items() if MISSING in found.counts}
+    missing = {split: stored.counts[MISSING] for split, stored in splits.items() if MISSING in stored.counts}
     if missing:
         some = (f"{count:,} of {count + len(splits[split].records):,} in {split}" for split, count in missing.items())
         where = f" in the column {label}" if label else ""
@@ -106,17 +106,17 @@ def task_data(
         warnings.warn(f"{info.get('text', info.get('task', ''))}: {text}", UserWarning, stacklevel=2)
     known = cast(Tokenizer, tokenizer)
     sources: dict[Split, ExampleSource] = {
-        split: form.examples(known, found.records, found.sizes, split) if len(found.records) else ()
-        for split, found in splits.items()
+        split: form.examples(known, stored.records, stored.sizes, split) if len(stored.records) else ()
+        for split, stored in splits.items()
     }
-    told: dict[str, Any] = {**info, **{split: dict(found.counts) for split, found in splits.items()}}
-    told |= {"tokenizer": tokenizer.fingerprint} if tokenizer is not None else {}
-    told |= {"labels": [*form.label_names]} if form.label_names else {}
+    described: dict[str, Any] = {**info, **{split: dict(stored.counts) for split, stored in splits.items()}}
+    described |= {"tokenizer": tokenizer.fingerprint} if tokenizer is not None else {}
+    described |= {"labels": [*form.label_names]} if form.label_names else {}
     if protocol := form.protocol(known, splits["validation"].counts):
-        told["protocol"] = protocol
-    held = sources["validation"]
-    measured = form.measured(metrics, splits["validation"].counts, held)
-    return TaskData(tokenizer, sources.get("train", ()), held, told, measured, threads)
+        described["protocol"] = protocol
+    validation = sources["validation"]
+    measured = form.measured(metrics, splits["validation"].counts, validation)
+    return TaskData(tokenizer, sources.get("train", ()), validation, described, measured, threads)
 
 
 def record_sizes(form: Form, records: Records) -> np.ndarray:
@@ -241,44 +241,46 @@ def open_prepared(folder: Path) -> Prepared:
     files = [folder / host_file(Share(index, settings.hosts)) for index in range(settings.hosts)]
     waiting = tuple(index for index, file in enumerate(files) if not file.is_file())
     names = [name for file in files if file.is_file() for name in parse_json(file.read_bytes(), str(file))]
-    found = {name: read_shard(folder / name) for name in sorted(names)}
-    missing = next((name for name, shard in found.items() if shard is None), None)
+    shards = {name: read_shard(folder / name) for name in sorted(names)}
+    missing = next((name for name, shard in shards.items() if shard is None), None)
     if missing is not None:
         raise DataError(f"{folder / missing}: missing or damaged; prepare again")
-    return Prepared(folder, settings, tuple(shard for shard in found.values() if shard is not None), waiting)
+    return Prepared(folder, settings, tuple(shard for shard in shards.values() if shard is not None), waiting)
 
 
 def load_prepared(
-    folder: Path, task: str, tokenizer: Tokenizer | None, wanted: Mapping[str, Any], by: Mapping[str, Any]
+    folder: Path, task: str, tokenizer: Tokenizer | None, fields: Mapping[str, Any], by: Mapping[str, Any]
 ) -> TaskData:
     """Return a prepared task: training examples are read from disk, validation examples are in memory.
 
     `task` is its name, or empty for any; `wanted` are fields of the form that the folder must have been prepared with.
     Images are preprocessed `by` what a model's files say, at the size of the shards.
     """
-    found = open_prepared(folder)
-    settings, form = found.settings, found.settings.form
-    if found.waiting:
-        names = ", ".join(map(str, found.waiting))
+    prepared = open_prepared(folder)
+    settings, form = prepared.settings, prepared.settings.form
+    if prepared.waiting:
+        names = ", ".join(map(str, prepared.waiting))
         raise DataError(f"{folder}: not prepared to the end (host {names}); the same `headjax prepare` continues")
     if task and settings.task != task:
         raise DataError(f"{folder}: holds {settings.task}, not {task}")
-    for field, value in wanted.items():
-        if value != (there := getattr(form, field, None)):
-            raise DataError(f"{folder}: prepared with {field} {there}, config.data asks for {value}")
-    own = Tokenizer.load(folder / TOKENIZER) if settings.tokenizer else None
+    for field, value in fields.items():
+        if value != (stored := getattr(form, field, None)):
+            raise DataError(f"{folder}: prepared with {field} {stored}, config.data asks for {value}")
+    stored_tokenizer = Tokenizer.load(folder / TOKENIZER) if settings.tokenizer else None
     for other in (settings.tokenizer, tokenizer.fingerprint if tokenizer else settings.tokenizer):
-        if own is not None and own.fingerprint != other:
-            raise DataError(f"{folder}: the vocabulary is {own.fingerprint}, not {other}; prepare it with --tokenizer")
-    data = data_hash(form, own, settings.seed, [[shard.name, shard.rows] for shard in found.shards])
+        if stored_tokenizer is not None and stored_tokenizer.fingerprint != other:
+            raise DataError(
+                f"{folder}: the vocabulary is {stored_tokenizer.fingerprint}, not {other}; prepare it with --tokenizer"
+            )
+    data = data_hash(form, stored_tokenizer, settings.seed, [[shard.name, shard.rows] for shard in prepared.shards])
     info = {"text": str(folder), "task": settings.task, "data": data}
     metrics = TASKS[settings.task].metrics if settings.task in TASKS else ()
     if isinstance(form, ImageForm):
         form = form.preprocessed(by, stored=True)
-    train, held = (found.stored(split) for split in SPLITS)
-    held = held._replace(records=[*each(held.records)])
+    train, validation = (prepared.stored(split) for split in SPLITS)
+    validation = validation._replace(records=[*each(validation.records)])
     threads = READ_AHEAD if is_bucket(folder) else 0
-    return task_data(form, own, {"train": train, "validation": held}, info, metrics, threads)
+    return task_data(form, stored_tokenizer, {"train": train, "validation": validation}, info, metrics, threads)
 
 
 def write_shard(folder: Path, shard: Shard, records: Records) -> None:
@@ -318,7 +320,7 @@ def read_shard(path: Path) -> Shard | None:
     """Return the description of a shard that is complete, by the file beside it; None for any other."""
     file = path.with_suffix(".json")
     try:
-        found = parse_json(file.read_bytes(), str(file)) if path.is_file() else None
+        data = parse_json(file.read_bytes(), str(file)) if path.is_file() else None
     except (OSError, DataError):
         return None
-    return found and Shard(**{**found, "sizes": np.asarray(found["sizes"], np.int32)})
+    return data and Shard(**{**data, "sizes": np.asarray(data["sizes"], np.int32)})

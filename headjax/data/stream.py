@@ -124,24 +124,17 @@ def evaluation_batches(
 
 def _evaluation_batches(source: ExampleSource, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
     for start in range(0, len(source), batch_size):
-        rows = [_complete(source[index]) for index in range(start, min(start + batch_size, len(source)))]
-        rows += [_padding(rows[0])] * (batch_size - len(rows))
+        rows = []
+        for index in range(start, min(start + batch_size, len(source))):
+            row = {name: np.asarray(array) for name, array in source[index].items()}
+            if "input_ids" in row:
+                row.setdefault("attention_mask", np.ones_like(row["input_ids"]))
+                row.setdefault("labels", row["input_ids"])
+            rows.append(row)
+        none = {name: np.nan if np.issubdtype(array.dtype, np.floating) else IGNORED for name, array in rows[0].items()}
+        filling = {name: np.full_like(array, none[name] if name in LABELS else 0) for name, array in rows[0].items()}
+        rows += [filling] * (batch_size - len(rows))
         yield {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-
-
-def _complete(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return an example with its implied mask and labels."""
-    row = {name: np.asarray(array) for name, array in example.items()}
-    if "input_ids" in row:
-        row.setdefault("attention_mask", np.ones_like(row["input_ids"]))
-        row.setdefault("labels", row["input_ids"])
-    return row
-
-
-def _padding(row: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return a row of the same shapes without targets."""
-    none = {name: np.nan if np.issubdtype(array.dtype, np.floating) else IGNORED for name, array in row.items()}
-    return {name: np.full_like(array, none[name] if name in LABELS else 0) for name, array in row.items()}
 
 
 def _check_batch(source: ExampleSource, batch_size: int) -> None:

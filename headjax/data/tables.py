@@ -52,16 +52,20 @@ def is_table(path: str | Path) -> bool:
 
 
 def table_rows(path: str | Path, columns: Columns, *, lists: Collection[str] = ()) -> Iterator[Row]:
-    """Yield the rows of a table, all values as text, those of the fields `lists` as tuples of texts.
+    """Yield the rows of a table. Values are text, of the fields `lists` tuples of texts.
 
-    Formats are known by suffix, those of text also with `.gz`. `.csv` has commas between cells, or if there are none in
-    its first line semicolons or tabs; cells may be quoted. `.tsv` and `.txt` have tabs; their cells are quoted if every
-    one that begins with a quotation mark is. `.json` is one array of objects, `.jsonl` has an object per line; `.arrow`
-    is a file of the library `datasets`. Text is UTF-8.
+    The suffix tells the format; formats of text are UTF-8 and may be packed (`.gz`):
+
+        .csv         cells between commas, or between semicolons or tabs if the first line has no comma; may be quoted
+        .tsv, .txt   cells between tabs; quoted if all cells that begin with a quotation mark are
+        .json        one array of objects
+        .jsonl       an object a line
+        .arrow       a file of the library `datasets`
+        .parquet     a Parquet file
     """
-    file, wanted = source_of(path), [*dict.fromkeys(columns.values())]
-    with _opened(file, wanted) as (names, rows):
-        for column in wanted:
+    file, selected = source_of(path), [*dict.fromkeys(columns.values())]
+    with _opened(file, selected) as (names, rows):
+        for column in selected:
             if column not in names:
                 raise DataError(f"{file}: {unknown_name('column', column, names)}")
             if names.count(column) > 1:
@@ -73,7 +77,12 @@ def table_rows(path: str | Path, columns: Columns, *, lists: Collection[str] = (
                 if column not in cells:
                     raise DataError(f"{place}: {unknown_name('key', column, cells)}")
                 cell, where = cells[column], f"{place}: {column}"
-                values[field] = _texts(cell, where) if field in lists else _text(cell, where, field == "label")
+                if field not in lists:
+                    values[field] = _text(cell, where, field == "label")
+                elif isinstance(cell, list):
+                    values[field] = tuple(_text(item, where) for item in cell)
+                else:
+                    values[field] = tuple(_text(cell, where, may_miss=True).split())
             yield Row(place, values, columns)
 
 
@@ -96,27 +105,27 @@ def has_lists(path: str | Path, column: str) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(file: Path, wanted: list[str] | None = None) -> Iterator[Table]:
+def _opened(file: Path, columns: list[str] | None = None) -> Iterator[Table]:
     """Open a table that has rows; of Parquet only the wanted columns are read."""
     suffix = suffix_of(file)
     if suffix not in SUFFIXES:
         raise DataError(f"{file}: a table's name ends in one of {', '.join(SUFFIXES)}, also with .gz")
     if suffix in ARROW:
-        with _arrow_table(file, wanted) as table:
+        with _arrow_table(file, columns) as table:
             yield table
         return
     if suffix in DELIMITED:
         cells = _cells(file)
         if (first := next(cells, None)) is None:
             raise DataError(f"{file}: no rows")
-        numbered = bool(wanted) and all(column.isdecimal() for column in wanted or ())
+        numbered = bool(columns) and all(column.isdecimal() for column in columns or ())
         names = tuple(map(str, range(len(first[1])))) if numbered else tuple(first[1])
         yield Table(names, _named(file, names, itertools.chain([first] if numbered else [], cells)))
         return
     objects = _objects(file)
-    if (found := next(objects, None)) is None:
+    if (first_object := next(objects, None)) is None:
         raise DataError(f"{file}: no rows")
-    yield Table(tuple(found[1]), itertools.chain([found], objects))
+    yield Table(tuple(first_object[1]), itertools.chain([first_object], objects))
 
 
 # CSV and TSV.
@@ -127,11 +136,15 @@ def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
     number = 0
     if suffix_of(file) == ".csv":
         first = re.sub('"[^"]*"', "", next(line for line in read_lines(file) if line.strip("\n")))
-        rows = _quoted_rows(file, next((one for one in ",;\t" if one in first), ","))
-    elif inner := _inner_mark(file, _modified(file)):
-        rows = _quoted_rows(file, "\t", inner)
+        rows = _quoted_rows(file, next((delimiter for delimiter in ",;\t" if delimiter in first), ","))
     else:
-        rows = (line.removesuffix("\n").split("\t") for line in read_lines(file))
+        with reading(file):
+            stat: Any = file.stat()
+        inner = _inner_mark(file, float(stat.mtime if hasattr(stat, "mtime") else stat.st_mtime))
+        if inner:
+            rows = _quoted_rows(file, "\t", inner)
+        else:
+            rows = (line.removesuffix("\n").split("\t") for line in read_lines(file))
     try:
         for number, cells in enumerate(rows, start=1):
             if cells not in ([], [""]):
@@ -163,13 +176,6 @@ def _inner_mark(file: Path, modified: float) -> str:
             return inner
     warnings.warn(f"{file}: quotation marks are text, since not all of them enclose cells", stacklevel=2)
     return ""
-
-
-def _modified(file: Path) -> float:
-    """Return the time of a file's last change, on disk or in a bucket."""
-    with reading(file):
-        found: Any = file.stat()
-    return float(found.mtime if hasattr(found, "mtime") else found.st_mtime)
 
 
 def _named(
@@ -206,7 +212,7 @@ def _objects(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 @contextlib.contextmanager
-def _arrow_table(file: Path, wanted: list[str] | None) -> Iterator[Table]:
+def _arrow_table(file: Path, columns: list[str] | None) -> Iterator[Table]:
     """Open a Parquet file, or an Arrow stream of the library `datasets`."""
     import pyarrow
     from pyarrow import parquet
@@ -215,7 +221,7 @@ def _arrow_table(file: Path, wanted: list[str] | None) -> Iterator[Table]:
         try:
             if suffix_of(file) == ".parquet":
                 table = parquet.ParquetFile(stream)
-                schema, batches = table.schema_arrow, table.iter_batches(ROWS, columns=wanted)
+                schema, batches = table.schema_arrow, table.iter_batches(ROWS, columns=columns)
             else:
                 batches = pyarrow.ipc.open_stream(stream)
                 schema = batches.schema
@@ -227,32 +233,32 @@ def _arrow_table(file: Path, wanted: list[str] | None) -> Iterator[Table]:
 def _records(file: Path, schema: Any, batches: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the rows of batches, classes by name, as the library `datasets` writes them beside the numbers."""
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    classes: dict[str, tuple[str, ...]] = {}
+    for name in schema.names:
+        feature = described.get(name, {})
+        inner = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
+        classes[name] = tuple(inner.get("names") or ())
     number = 0
     for batch in batches:
-        columns = {name: (batch.column(name), _class_names(described.get(name, {}))) for name in batch.schema.names}
+        columns = {name: (batch.column(name), classes[name]) for name in batch.schema.names}
         for index in range(batch.num_rows):
             number += 1
-            yield number, {name: _value(column[index], classes) for name, (column, classes) in columns.items()}
+            yield number, {name: _value(column[index], names) for name, (column, names) in columns.items()}
     if not number:
         raise DataError(f"{file}: no rows")
-
-
-def _class_names(feature: Any) -> tuple[str, ...]:
-    feature = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
-    return tuple(feature.get("names") or ())
 
 
 def _value(cell: Any, classes: tuple[str, ...]) -> Any:
     """Return the value of a cell, classes by name; the cell itself where Python has no such value."""
 
-    def named(one: Any) -> Any:
-        return classes[one] if isinstance(one, int) and 0 <= one < len(classes) else one
+    def named(number: Any) -> Any:
+        return classes[number] if isinstance(number, int) and 0 <= number < len(classes) else number
 
     try:
         value = cell.as_py()
     except ValueError:  # times to the nanosecond
         return cell
-    return [named(one) for one in value] if isinstance(value, list) else named(value)
+    return [named(number) for number in value] if isinstance(value, list) else named(value)
 
 
 def _text(value: Any, place: str, may_miss: bool = False) -> str:
@@ -268,9 +274,3 @@ def _text(value: Any, place: str, may_miss: bool = False) -> str:
     if isinstance(value, int | float):
         return json.dumps(value)
     raise DataError(f"{place}: neither text nor a number, but {type(value).__name__}")
-
-
-def _texts(value: Any, place: str) -> tuple[str, ...]:
-    if isinstance(value, list):
-        return tuple(_text(one, place) for one in value)
-    return tuple(_text(value, place, may_miss=True).split())

@@ -195,10 +195,10 @@ class Classes(Measure):
         predicted, gold = outcomes["prediction"], outcomes["label"]
         positive: Metric = functools.partial(formulas.f1, positive=self.positive)
         known = {**CLASSIFICATION_METRICS, "f1": positive}
-        found = {name: known[name](predicted, gold) for name in self.chosen}
+        values = {name: known[name](predicted, gold) for name in self.chosen}
         if len(self.names) > SHOWN_RANKS:
-            found["top5_accuracy"] = formulas.top_k_accuracy(outcomes["rank"], 5)
-        return found
+            values["top5_accuracy"] = formulas.top_k_accuracy(outcomes["rank"], 5)
+        return values
 
     def notes(self, outcomes: Outcomes) -> tuple[str, ...]:
         predicted = np.unique(outcomes["prediction"])
@@ -274,12 +274,12 @@ def given_label(output: Output, batch: Batch) -> jax.Array:
     return jnp.nan_to_num(batch_array(batch, "labels").astype(jnp.float32))
 
 
-def misfit(config: ModelConfig, wanted: str) -> HeadjaxError:
+def misfit(config: ModelConfig, needed: str) -> HeadjaxError:
     """Return the error of a model whose output is for another task."""
     has = f"{kind_of(config)}{config.output_description()}"
     fresh = isinstance(config, EncoderConfig) and isinstance(config.task, NoTask)
     hint = "; headjax finetune trains an output" if fresh else ""
-    return HeadjaxError(f"task: it needs another model output: {wanted}; the model is: {has}{hint}")
+    return HeadjaxError(f"task: it needs another model output: {needed}; the model is: {has}{hint}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,7 +75,7 @@ def _agreement(
     if isinstance(measure, Spans) and isinstance(other, Spans):
         ours, theirs = measure.answers(first.outcomes), other.answers(second.outcomes)
         pairs = [(normalize_answer(ours[number]), normalize_answer(theirs[number])) for number in ours.keys() & theirs]
-        return float(np.mean([one == two for one, two in pairs])), "share of questions with equal answers"
+        return float(np.mean([x == y for x, y in pairs])), "share of questions with equal answers"
     if isinstance(measure, Classes | Numbers) and first.examples == second.examples:
         a, b = first.outcomes["prediction"], second.outcomes["prediction"]
         if isinstance(measure, Classes):
@@ -115,36 +115,36 @@ def head_effects(
     ablation: Ablation, measure: Measure, *, resamples: int = RESAMPLES, progress: Update | None = None
 ) -> HeadEffects:
     """Return the task's metrics under every ablation."""
-    own = _outcomes(ablation, ablation.baseline)
+    baseline = _outcomes(ablation, ablation.baseline)
     by_head: dict[HeadId, dict[str, float]] = {}
     comparisons: dict[HeadId, Comparison] = {}
-    test, compare = paired_test(own, measure, resamples)
+    test, compare = paired_test(baseline, measure, resamples)
     for i, head in enumerate(ablation.heads):
         outcomes = _outcomes(ablation, {name: rows[i] for name, rows in ablation.ablated.items()})
         by_head[head] = metrics_of(measure, outcomes)
         comparisons[head] = compare(outcomes)
         if progress is not None:
             progress(i + 1, {})
-    return HeadEffects(measure.primary_metric, metrics_of(measure, own), by_head, comparisons, test)
+    return HeadEffects(measure.primary_metric, metrics_of(measure, baseline), by_head, comparisons, test)
 
 
 def _outcomes(ablation: Ablation, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {**values, "targets": ablation.weights["loss"]}
 
 
-def paired_test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callable[[Outcomes], Comparison]]:
+def paired_test(baseline: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callable[[Outcomes], Comparison]]:
     """Return the name of the paired test that suits the measure's kind, and the test of other outcomes."""
     if measure.kind == "binary":
-        right = measure.values(own)
+        right = measure.values(baseline)
         return "McNemar's exact test", lambda changed: mcnemar(right, measure.values(changed))
     if measure.kind == "sum":
-        targets = own["targets"]
-        return "paired t-test on losses", lambda changed: t_test(own["loss"] / targets, changed["loss"] / targets)
+        targets = baseline["targets"]
+        return "paired t-test on losses", lambda changed: t_test(baseline["loss"] / targets, changed["loss"] / targets)
     bootstrap = f"paired bootstrap, {resamples} resamples"
     if measure.kind == "graded":
-        graded = measure.values(own)
+        graded = measure.values(baseline)
         return bootstrap, lambda changed: paired_bootstrap(graded, measure.values(changed), resamples=resamples)
-    names = sorted(own)
+    names = sorted(baseline)
 
     def stacked(outcomes: Outcomes) -> np.ndarray:
         return np.stack([np.asarray(outcomes[name], np.float64) for name in names], axis=-1)
@@ -152,7 +152,7 @@ def paired_test(own: Outcomes, measure: Measure, resamples: int) -> tuple[str, C
     def metric(rows: np.ndarray) -> float:
         return measure.metrics({name: rows[:, i] for i, name in enumerate(names)})[measure.primary_metric]
 
-    base = stacked(own)
+    base = stacked(baseline)
     return bootstrap, lambda changed: paired_bootstrap(base, stacked(changed), metric, resamples=resamples)
 
 
@@ -231,11 +231,11 @@ def paired_bootstrap(
 
     examples = np.arange(len(_paired(baseline, changed)))
     options: Any = {"n_resamples": resamples, "rng": np.random.default_rng(seed), "batch": 1, "vectorized": False}
-    found = stats.bootstrap((examples,), change, method="percentile", **options)
+    result = stats.bootstrap((examples,), change, method="percentile", **options)
     difference = change(examples)
-    against = (found.bootstrap_distribution * np.sign(difference) <= 0.0).sum() if difference else resamples
+    against = (result.bootstrap_distribution * np.sign(difference) <= 0.0).sum() if difference else resamples
     p_value = min(1.0, 2.0 * (against + 1) / (resamples + 1))
-    low, high = found.confidence_interval
+    low, high = result.confidence_interval
     return Comparison(difference, float(p_value), float(low), float(high))
 
 

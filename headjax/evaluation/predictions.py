@@ -60,8 +60,8 @@ class Inputs(NamedTuple):
     def first(self, limit: int) -> Inputs:
         """Return the first texts; all of them if the limit is 0."""
         columns = ("texts", "second", "given", "others")
-        some: dict[str, Any] = {name: getattr(self, name)[: limit or None] for name in columns}
-        return self._replace(**some)
+        fields: dict[str, Any] = {name: getattr(self, name)[: limit or None] for name in columns}
+        return self._replace(**fields)
 
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -82,19 +82,24 @@ def read_inputs(spec: str, columns: Mapping[str, str] | None = None) -> Inputs |
     if isinstance(form, ImageForm):
         return None
     if path == spec and is_table(path) and not isinstance(form, TagForm | QuestionForm):
-        found = _of_table(path, columns or {})
+        inputs = _of_table(path, columns or {})
     elif source.spec.name == "text" and path:
-        found = Inputs([row.values["text"] for file in find_files(path) for row in text_lines(file)], [], [], [])
+        inputs = Inputs([row.values["text"] for file in find_files(path) for row in text_lines(file)], [], [], [])
     else:
-        found = _of_form(spec, whole=bool(path) and source_of(path).is_file())
-    if not found.texts:
+        opened = DataConfig(task=spec, whole=bool(path) and source_of(path).is_file()).open()
+        known = [name for name in opened.form.fields if name not in ("id", "start")]
+        names = (known[0], known[1] if len(known) > 2 else "", known[-1] if len(known) > 1 else "")
+        values = [row.values for row in opened.rows["validation"].rows()]
+        texts, second, labels = ([_plain(row[name], name) for row in values if name in row] for name in names)
+        inputs = Inputs(texts, second, labels, [], isinstance(opened.form, RetrievalForm))
+    if not inputs.texts:
         raise DataError(f"{spec}: there are no texts in it")
-    where = f" in the column {found.column}" if found.column else ""
-    blank = [str(number) for number, text in enumerate(found.texts, start=1) if not text.strip()]
+    where = f" in the column {inputs.column}" if inputs.column else ""
+    blank = [str(number) for number, text in enumerate(inputs.texts, start=1) if not text.strip()]
     if blank:
         rows = ", ".join(blank[:SHOWN_ROWS]) + (f" and {len(blank) - SHOWN_ROWS} more" if blank[SHOWN_ROWS:] else "")
         warnings.warn(f"{spec}: no text{where} in example {rows}, counted from 1", UserWarning, stacklevel=2)
-    return found
+    return inputs
 
 
 def _of_table(path: str, columns: Mapping[str, str]) -> Inputs:
@@ -102,26 +107,16 @@ def _of_table(path: str, columns: Mapping[str, str]) -> Inputs:
     names = header(path)
     fields = zip(COLUMNS, ("text", "second", "label"), strict=True)
     given_names = {name: columns[field] for name, field in fields if field in columns}
-    found = given_names or known_columns(names, COLUMNS)
-    if "texts" not in found:
-        wanted = f"expected a column of texts ({', '.join(COLUMNS['texts'])}); it has {', '.join(names[:8])}"
-        raise ColumnsError(f"{path}: {wanted}", names_of_columns(path))
-    others = [name for name in names if name not in found.values()]
-    lists = ["given"] if "given" in found and has_lists(path, found["given"]) else []
-    rows = [row.values for row in table_rows(path, found | {f"column {name}": name for name in others}, lists=lists)]
-    texts, second, given = ([_plain(row[field], field) for row in rows] if field in found else [] for field in COLUMNS)
+    named = given_names or known_columns(names, COLUMNS)
+    if "texts" not in named:
+        message = f"expected a column of texts ({', '.join(COLUMNS['texts'])}); it has {', '.join(names[:8])}"
+        raise ColumnsError(f"{path}: {message}", names_of_columns(path))
+    others = [name for name in names if name not in named.values()]
+    lists = ["given"] if "given" in named and has_lists(path, named["given"]) else []
+    rows = [row.values for row in table_rows(path, named | {f"column {name}": name for name in others}, lists=lists)]
+    texts, second, labels = ([_plain(row[field], field) for row in rows] if field in named else [] for field in COLUMNS)
     kept = [{name: row[f"column {name}"] for name in others} for row in rows] if others else []
-    return Inputs(texts, second, given, kept, found["texts"] == "query", found["texts"])
-
-
-def _of_form(spec: str, whole: bool) -> Inputs:
-    """Return the texts to evaluate on of a task by name."""
-    opened = DataConfig(task=spec, whole=whole).open()
-    known = [name for name in opened.form.fields if name not in ("id", "start")]
-    names = (known[0], known[1] if len(known) > 2 else "", known[-1] if len(known) > 1 else "")
-    rows = [row.values for row in opened.rows["validation"].rows()]
-    texts, second, given = ([_plain(row[name], name) for row in rows if name in row] for name in names)
-    return Inputs(texts, second, given, [], isinstance(opened.form, RetrievalForm))
+    return Inputs(texts, second, labels, kept, named["texts"] == "query", named["texts"])
 
 
 def _plain(value: Any, name: str) -> str:
@@ -161,33 +156,33 @@ def predict(
     config, output = model.config, getattr(model.config, "task", None)
     request = Request(model, length)
     if isinstance(config, EncoderDecoderConfig):
-        found = _translated(model, inputs.texts, request, beams, batch_size, progress)
+        predictions = _translated(model, inputs.texts, request, beams, batch_size, progress)
     elif not isinstance(config, EncoderConfig | DecoderConfig) or output is None:
         raise HeadjaxError("predict: it needs an encoder or a model with a task; headjax generate continues texts")
     elif isinstance(output, Span):
-        found = _answered(model, inputs, request, batch_size)
+        predictions = _answered(model, inputs, request, batch_size)
     elif isinstance(output, Classification | MultiLabel | Regression | TokenClassification):
-        found = _headed(model, inputs, request, batch_size, progress)
+        predictions = _headed(model, inputs, request, batch_size, progress)
     else:
-        own = output if isinstance(output, SentenceSimilarity) else SentenceSimilarity()
-        request = Request(model if own is output else with_task(model, own), length)
-        prompts = own.pair_prompts(retrieval=inputs.retrieval) if prompt is None else [own.prompt(prompt)] * 2
-        both = zip((inputs.texts, inputs.second), prompts, strict=True)
-        first, second = (_embedded(request, *one, own.include_prompt, batch_size) for one in both)
+        task = output if isinstance(output, SentenceSimilarity) else SentenceSimilarity()
+        request = Request(model if task is output else with_task(model, task), length)
+        prompts = task.pair_prompts(retrieval=inputs.retrieval) if prompt is None else [task.prompt(prompt)] * 2
+        sides = zip((inputs.texts, inputs.second), prompts, strict=True)
+        first, second = (_embedded(request, texts, side, task.include_prompt, batch_size) for texts, side in sides)
         if len(second):
-            found = [{"similarity": one} for one in similarity(own.similarity, first, second).tolist()]
+            predictions = [{"similarity": value} for value in similarity(task.similarity, first, second).tolist()]
         else:
-            found = [{"embedding": one} for one in first.tolist()]
+            predictions = [{"embedding": vector} for vector in first.tolist()]
     shown = {"text": inputs.texts, "second": inputs.second, "given": inputs.given}
     known = {name: column for name, column in shown.items() if column}
-    others = inputs.others or [{}] * len(found)
+    others = inputs.others or [{}] * len(predictions)
 
-    def joined(i: int, one: Prediction) -> Prediction:
-        own = {**{name: column[i] for name, column in known.items()}, **one}
-        beside = {f"table.{name}" if name in own else name: cell for name, cell in others[i].items()}
-        return {name: own[name] for name in known} | beside | one
+    def joined(i: int, prediction: Prediction) -> Prediction:
+        row = {**{name: column[i] for name, column in known.items()}, **prediction}
+        beside = {f"table.{name}" if name in row else name: cell for name, cell in others[i].items()}
+        return {name: row[name] for name in known} | beside | prediction
 
-    return [joined(i, one) for i, one in enumerate(found)]
+    return [joined(i, prediction) for i, prediction in enumerate(predictions)]
 
 
 def predict_images(
@@ -198,15 +193,15 @@ def predict_images(
     if not isinstance(getattr(model.config, "task", None), Classification | DistilledClassification):
         raise HeadjaxError(f"predict: {spec} is neither texts, images nor questions")
     names = classes_of(model)
-    found: list[Prediction] = []
+    predictions: list[Prediction] = []
     for batch in task.batches(batch_size, limit=limit):
-        given = [names[label] if 0 <= label < len(names) else "" for label in batch["labels"]]
+        labels = [names[label] if 0 <= label < len(names) else "" for label in batch["labels"]]
         chances = np.asarray(jax.nn.softmax(model(batch).require_logits()))
-        found += [
+        predictions += [
             {"example": number, "given": label, **_class(row, names)}
-            for number, (label, row) in enumerate(zip(given, chances, strict=True), start=len(found))
+            for number, (label, row) in enumerate(zip(labels, chances, strict=True), start=len(predictions))
         ]
-    return found[: task.count(limit)]
+    return predictions[: task.count(limit)]
 
 
 def _batches(
@@ -223,32 +218,34 @@ def _headed(
 ) -> list[Prediction]:
     """Return the predictions of a classifier or a regression."""
     output, names = getattr(model.config, "task", None), classes_of(model)
-    found: list[Prediction] = []
+    predictions: list[Prediction] = []
     encoded = encode_sequences(request.tokenizer(), inputs.texts, inputs.second or None, max_length=request.length())
     columns = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
     for number, batch in enumerate(_batches(request, columns, batch_size), start=1):
         logits = model(batch).require_logits().astype(jnp.float32)
         if isinstance(output, Regression):
-            found += [{"number": row[0] if len(row) == 1 else row} for row in np.asarray(logits).tolist()]
+            predictions += [{"number": row[0] if len(row) == 1 else row} for row in np.asarray(logits).tolist()]
         elif isinstance(output, TokenClassification):
             best, backend = np.asarray(jnp.argmax(logits, axis=-1)), request.tokenizer().backend
             for ids, present, classes in zip(batch["input_ids"], batch["attention_mask"], best, strict=True):
                 some = np.flatnonzero(present)
-                found.append({"tokens": [[backend.id_to_token(int(ids[t])), names[classes[t]]] for t in some]})
+                predictions.append({"tokens": [[backend.id_to_token(int(ids[t])), names[classes[t]]] for t in some]})
         elif isinstance(output, MultiLabel):
             for row in np.asarray(jax.nn.sigmoid(logits)).tolist():
                 chances = dict(zip(names, row, strict=True))
-                found.append({"labels": [name for name in names if chances[name] > 0.5], "probabilities": chances})
+                predictions.append(
+                    {"labels": [name for name in names if chances[name] > 0.5], "probabilities": chances}
+                )
         else:
-            found += [_class(row, names) for row in np.asarray(jax.nn.softmax(logits))]
+            predictions += [_class(row, names) for row in np.asarray(jax.nn.softmax(logits))]
         if progress is not None:
             progress(number, {})
-    return found[: len(inputs.texts)]
+    return predictions[: len(inputs.texts)]
 
 
 def _class(probabilities: np.ndarray, names: Sequence[str]) -> Prediction:
     best = int(np.argmax(probabilities))
-    by_name = {name: float(one) for name, one in zip(names, probabilities, strict=True)}
+    by_name = {name: float(probability) for name, probability in zip(names, probabilities, strict=True)}
     return {"label": names[best], "probability": float(probabilities[best]), "probabilities": by_name}
 
 
@@ -256,23 +253,23 @@ def _embedded(request: Request, texts: Sequence[str], prompt: str, pooled: bool,
     """Return the sentence vector of every text behind a prompt, `[texts, size]`."""
     columns = encode_prompted(request.tokenizer(), texts, prompt, max_length=request.length(), pooled=pooled)
     batches = _batches(request, columns, batch_size)
-    found = [np.asarray(request.model(batch).require_embeddings()[:, 0]) for batch in batches]
-    return jnp.asarray(np.concatenate(found or [np.zeros((0, 0))])[: len(texts)])
+    vectors = [np.asarray(request.model(batch).require_embeddings()[:, 0]) for batch in batches]
+    return jnp.asarray(np.concatenate(vectors or [np.zeros((0, 0))])[: len(texts)])
 
 
 def _translated(
     model: Model, texts: Sequence[str], request: Request, beams: int, batch_size: int, progress: Update | None
 ) -> list[Prediction]:
     size = min(batch_size, len(texts))
-    whole = prompt_batch(model, texts, max_length=request.length())
-    config, first = check_generative(model.config, 1), {name: array[:1] for name, array in whole.items()}
+    encoded = prompt_batch(model, texts, max_length=request.length())
+    config, first = check_generative(model.config, 1), {name: array[:1] for name, array in encoded.items()}
     model = model.unstacked()
     beams, most = max(beams, 1), new_tokens(config, first)
     check_room("beams", model, first, size * beams, most)
     chosen = [[min(row, len(texts) - 1) for row in range(start, start + size)] for start in range(0, len(texts), size)]
-    batches = ({name: array[rows] for name, array in whole.items()} for rows in chosen)
-    found = best_translations(model, batches, beams, most, progress)
-    return [{"translation": text} for text in found[: len(texts)]]
+    batches = ({name: array[rows] for name, array in encoded.items()} for rows in chosen)
+    translations = best_translations(model, batches, beams, most, progress)
+    return [{"translation": text} for text in translations[: len(texts)]]
 
 
 def _answered(model: Model, inputs: Inputs, request: Request, batch_size: int) -> list[Prediction]:
@@ -281,8 +278,8 @@ def _answered(model: Model, inputs: Inputs, request: Request, batch_size: int) -
         raise DataError("predict: the model answers questions; give a table with the columns question and context")
     usual = {"answers": ("",), "start": 0}
     rows = [
-        Row(f"question {number}", {"id": str(number), "question": asked, "context": context, **usual})
-        for number, (asked, context) in enumerate(zip(inputs.texts, inputs.second, strict=True))
+        Row(f"question {number}", {"id": str(number), "question": question, "context": context, **usual})
+        for number, (question, context) in enumerate(zip(inputs.texts, inputs.second, strict=True))
     ]
     length = request.length(SQUAD_LENGTH)
     form = QuestionForm(length=length, stride=usual_stride(length))

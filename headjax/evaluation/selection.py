@@ -63,16 +63,16 @@ def split_task(task: Task, select: str | Task = "train", *, train: Task | None =
     """
     chosen = selection_of(select) if isinstance(select, Task) else None
     if train is not None:
-        given = selection_of(train)
-        task = dataclasses.replace(task, data=task.data._replace(train=given.data.train), part=task.split)
-        chosen = given if select == "train" else chosen
+        training = selection_of(train)
+        task = dataclasses.replace(task, data=task.data._replace(train=training.data.train), part=task.split)
+        chosen = training if select == "train" else chosen
     if chosen is not None:
         return Parts(chosen, task)
     if select not in SPLITS:
         raise HeadjaxError(f"select: expected {' or '.join(SPLITS)}, or other examples, got {select!r}")
     if select == "validation":
-        own = task.data._replace(train=task.data.validation)
-        return Parts(dataclasses.replace(task, data=own, part=task.split), task)
+        data = task.data._replace(train=task.data.validation)
+        return Parts(dataclasses.replace(task, data=data, part=task.split), task)
     if len(task.data.train):
         return Parts(selection_of(task), task)
     return _halves(task)
@@ -104,13 +104,13 @@ def in_words(
 ) -> tuple[str, ...]:
     """Return the notes under a command's table about its examples."""
     notes = []
-    for title, found in (("Selection", selection), ("Evaluation", evaluation)):
-        if found is not None:
-            form = f" (read as {found['form']})" if "form" in found else ""
-            notes.append(f"{title}: {found['examples']:,} examples of {found['task']}{form}, {found['split']}.")
-    if any(found is not None and "rule" in found for found in (selection, evaluation)):
+    for title, part in (("Selection", selection), ("Evaluation", evaluation)):
+        if part is not None:
+            form = f" (read as {part['form']})" if "form" in part else ""
+            notes.append(f"{title}: {part['examples']:,} examples of {part['task']}{form}, {part['split']}.")
+    if any(part is not None and "rule" in part for part in (selection, evaluation)):
         notes.append(f"The task has {RULE}.")
-    named = [(found["task"], found["split"]) for found in (selection, evaluation) if found is not None]
+    named = [(part["task"], part["split"]) for part in (selection, evaluation) if part is not None]
     if len(named) == 2 and named[0] == named[1]:
         notes.append("Selection and evaluation have the same examples, which flatters the metrics.")
     return tuple(notes)
@@ -132,8 +132,8 @@ def _halves(task: Task) -> Parts:
         if 2 * len(chosen) >= len(source):
             break
         chosen += group
-    judged = np.setdiff1d(np.arange(len(source)), chosen)
-    first, second = subset(source, np.asarray(chosen)), subset(source, judged)
+    others = np.setdiff1d(np.arange(len(source)), chosen)
+    first, second = subset(source, np.asarray(chosen)), subset(source, others)
     data = task.data._replace(train=first)
     selection = dataclasses.replace(task, data=data._replace(validation=first), part=HALVES[0])
     return Parts(selection, dataclasses.replace(task, data=data._replace(validation=second), part=HALVES[1]))

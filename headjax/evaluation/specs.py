@@ -135,5 +135,5 @@ def prompted(config: DataConfig, model: ModelConfig) -> DataConfig:
     if not isinstance(form, SimilarityForm) or not task.prompts:
         return config
     prompts = task.pair_prompts(retrieval=isinstance(form, RetrievalForm))
-    own = {"prompts": prompts, "include_prompt": task.include_prompt}
-    return dataclasses.replace(config, form=own | dict(config.form))
+    defaults = {"prompts": prompts, "include_prompt": task.include_prompt}
+    return dataclasses.replace(config, form=defaults | dict(config.form))

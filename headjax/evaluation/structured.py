@@ -61,14 +61,14 @@ class Entities(Measure):
         return {**{name: Count(name, self.names) for name in kinds}, "tags": right_tags}
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
-        right, predicted, given = (float(outcomes[name].sum()) for name in ("right", "predicted", "given"))
+        right, predicted, gold = (float(outcomes[name].sum()) for name in ("right", "predicted", "given"))
         accuracy = {"tag_accuracy": float(outcomes["tags"].sum() / outcomes["targets"].sum())}
         if self.primary_metric == "tag_accuracy":
             return accuracy
         return {
-            "entity_f1": 2.0 * right / max(predicted + given, 1.0),
+            "entity_f1": 2.0 * right / max(predicted + gold, 1.0),
             "entity_precision": right / max(predicted, 1.0),
-            "entity_recall": right / max(given, 1.0),
+            "entity_recall": right / max(gold, 1.0),
             **accuracy,
         }
 
@@ -89,12 +89,12 @@ class Count:
     def __call__(self, output: Output, batch: Batch) -> jax.Array:
         """Return the number, `[batch]`."""
         labels = batch_array(batch, "labels")
-        judged, tags = labels >= 0, tags_of(self.names)
-        predicted = entities(jnp.argmax(output.require_logits(), axis=-1), judged, tags)
-        given = entities(jnp.maximum(labels, 0), judged, tags)
-        same = predicted.begins & given.begins & (predicted.end == given.end) & (predicted.kind == given.kind)
-        found = {"right": same, "predicted": predicted.begins, "given": given.begins}[self.which]
-        return found.sum(axis=1).astype(jnp.float32)
+        labelled, tags = labels >= 0, tags_of(self.names)
+        predicted = entities(jnp.argmax(output.require_logits(), axis=-1), labelled, tags)
+        gold = entities(jnp.maximum(labels, 0), labelled, tags)
+        same = predicted.begins & gold.begins & (predicted.end == gold.end) & (predicted.kind == gold.kind)
+        entity_words = {"right": same, "predicted": predicted.begins, "given": gold.begins}[self.which]
+        return entity_words.sum(axis=1).astype(jnp.float32)
 
 
 def tags_of(names: Sequence[str]) -> Tags:
@@ -103,15 +103,15 @@ def tags_of(names: Sequence[str]) -> Tags:
         name.partition("-") if name[1:2] == "-" else (name[:1] if name == "O" else "I", "", name) for name in names
     ]
     kinds = sorted({kind for _, _, kind in parts})
-    prefix = [PREFIXES.index(one) if one in PREFIXES else PREFIXES.index("I") for one, _, _ in parts]
+    prefix = [PREFIXES.index(letter) if letter in PREFIXES else PREFIXES.index("I") for letter, _, _ in parts]
     return Tags(np.asarray(prefix), np.asarray([kinds.index(kind) for _, _, kind in parts]))
 
 
-def entities(classes: jax.Array, judged: jax.Array, tags: Tags) -> Ends:
+def entities(classes: jax.Array, labelled: jax.Array, tags: Tags) -> Ends:
     """Return the entities of words with these classes, int `[batch, length]`; words that are not judged are passed."""
     length = classes.shape[1]
     places = jnp.arange(length)[None, :]
-    before = jax.lax.cummax(jnp.where(judged, places, -1), axis=1)
+    before = jax.lax.cummax(jnp.where(labelled, places, -1), axis=1)
     before = jnp.pad(before, ((0, 0), (1, 0)), constant_values=-1)[:, :length]  # the judged word before, or -1
     prefix, kind = jnp.asarray(tags.prefix)[classes], jnp.asarray(tags.kind)[classes]
     prior = jnp.where(before < 0, 0, jnp.take_along_axis(prefix, jnp.maximum(before, 0), axis=1))
@@ -123,11 +123,11 @@ def entities(classes: jax.Array, judged: jax.Array, tags: Tags) -> Ends:
 
     # The conditions of CoNLL's evaluation (conlleval.pl) for a chunk to begin at a word, and to end before it.
     begins = one_of(prefix, begin, single) | (one_of(prior, end, single, outside) & (prefix != outside))
-    begins = judged & (prefix != outside) & (begins | ~same)
+    begins = labelled & (prefix != outside) & (begins | ~same)
     closes = one_of(prior, end, single) | one_of(prefix, begin, single, outside) | ~same
-    closes = judged & (prior != outside) & closes
+    closes = labelled & (prior != outside) & closes
     # An entity ends with the last judged word before the first word that closes it, or with the sentence.
-    last = jnp.where(judged, places, -1).max(axis=1, keepdims=True)
+    last = jnp.where(labelled, places, -1).max(axis=1, keepdims=True)
     closing = jnp.concatenate([jnp.where(closes, before, last)[:, 1:], last], axis=1)
     return Ends(begins, jax.lax.cummin(closing, axis=1, reverse=True), kind)
 
@@ -151,20 +151,19 @@ def answer_f1(prediction: str, answers: Sequence[str]) -> float:
 
     A word that occurs several times counts as often as it occurs in both.
     """
-    return max(_f1(normalize_answer(prediction).split(), normalize_answer(answer).split()) for answer in answers)
+    predicted, scores = normalize_answer(prediction).split(), []
+    for gold in (normalize_answer(answer).split() for answer in answers):
+        common = (Counter(predicted) & Counter(gold)).total()
+        scores.append(2.0 * common / (len(predicted) + len(gold)) if common else 0.0)
+    return max(scores)
 
 
 def squad_metrics(predictions: Mapping[str, str], answers: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """Return the mean exact match and F1 over the questions, as fractions of 1."""
-    found = {question: predictions[question] for question in answers if question in predictions}
-    exact = sum(exact_match(text, answers[question]) for question, text in found.items())
-    overlap = sum(answer_f1(text, answers[question]) for question, text in found.items())
+    answered = {question: predictions[question] for question in answers if question in predictions}
+    exact = sum(exact_match(text, answers[question]) for question, text in answered.items())
+    overlap = sum(answer_f1(text, answers[question]) for question, text in answered.items())
     return {"exact_match": exact / len(answers), "f1": overlap / len(answers)}
-
-
-def _f1(predicted: Sequence[str], gold: Sequence[str]) -> float:
-    common = (Counter(predicted) & Counter(gold)).total()
-    return 2.0 * common / (len(predicted) + len(gold)) if common else 0.0
 
 
 LONGEST_ANSWER = 30
@@ -206,15 +205,15 @@ class Spans(Measure):
         return {question: text for question, (_, text) in sorted(best.items())}
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
-        found = self.answers(outcomes)
+        predicted = self.answers(outcomes)
         questions = self.windows.questions
-        gold = {questions[number].id: questions[number].answers for number in found}
-        return squad_metrics({questions[number].id: text for number, text in found.items()}, gold)
+        gold = {questions[number].id: questions[number].answers for number in predicted}
+        return squad_metrics({questions[number].id: text for number, text in predicted.items()}, gold)
 
     def values(self, outcomes: Outcomes) -> np.ndarray:
         """Return the F1 of every question, `[questions]`."""
-        found = self.answers(outcomes).items()
-        return np.asarray([answer_f1(text, self.windows.questions[number].answers) for number, text in found])
+        predicted = self.answers(outcomes).items()
+        return np.asarray([answer_f1(text, self.windows.questions[number].answers) for number, text in predicted])
 
 
 def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -270,11 +269,11 @@ class SeveralLabels(Measure):
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         codes = np.stack([outcomes[f"class {number}"] for number in range(len(self.names))], axis=1).astype(int)
-        predicted, given = (codes & 1).astype(bool), (codes & 2).astype(bool)
+        predicted, gold = (codes & 1).astype(bool), (codes & 2).astype(bool)
         return {
-            "micro_f1": formulas.f1(predicted.ravel(), given.ravel()),
-            "macro_f1": float(np.mean([formulas.f1(*columns) for columns in zip(predicted.T, given.T, strict=True)])),
-            "subset_accuracy": float((predicted == given).all(axis=1).mean()),
+            "micro_f1": formulas.f1(predicted.ravel(), gold.ravel()),
+            "macro_f1": float(np.mean([formulas.f1(*columns) for columns in zip(predicted.T, gold.T, strict=True)])),
+            "subset_accuracy": float((predicted == gold).all(axis=1).mean()),
         }
 
 
@@ -306,11 +305,11 @@ class Ranking(Similarities):
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         ranked = rankings(outcomes)
-        reciprocal = float(np.mean([formulas.reciprocal_rank(one, CUT) for one in ranked]))
+        reciprocal = float(np.mean([formulas.reciprocal_rank(relevance, CUT) for relevance in ranked]))
         return {f"ndcg_at_{CUT}": float(self.values(outcomes).mean()), f"mrr_at_{CUT}": reciprocal}
 
     def values(self, outcomes: Outcomes) -> np.ndarray:
-        return np.asarray([formulas.ndcg(one, CUT) for one in rankings(outcomes)])
+        return np.asarray([formulas.ndcg(relevance, CUT) for relevance in rankings(outcomes)])
 
 
 def query_number(output: Output, batch: Batch) -> jax.Array:
@@ -320,13 +319,13 @@ def query_number(output: Output, batch: Batch) -> jax.Array:
 
 def rankings(outcomes: Outcomes) -> list[np.ndarray]:
     """Return for every query with a relevant candidate the relevances in the order of falling predictions."""
-    found = []
+    relevances = []
     for query in np.unique(outcomes["query"]):
         mine = outcomes["query"] == query
         order = np.argsort(-outcomes["prediction"][mine], kind="stable")
         relevance = outcomes["label"][mine][order]
         if (relevance > 0).any():
-            found.append(relevance)
-    if not found:
+            relevances.append(relevance)
+    if not relevances:
         raise HeadjaxError("retrieval: no query has a relevant text")
-    return found
+    return relevances

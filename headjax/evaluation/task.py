@@ -185,9 +185,9 @@ def evaluate(model: Model, batches: Iterable[Batch], *, compute: Compute = Compu
         HeadjaxError: a loss is not finite; the message names the batch.
     """
     placed = (device_batch(model.config, batch) for batch in batches)
-    found = [measure_batch(model, None, compute, batch) for batch in placed]
-    require_finite_losses([loss for loss, _ in found], arrays_of(model))
-    return reduce_batches(None, found).metrics
+    measured = [measure_batch(model, None, compute, batch) for batch in placed]
+    require_finite_losses([loss for loss, _ in measured], arrays_of(model))
+    return reduce_batches(None, measured).metrics
 
 
 @on_automatic_axes
@@ -219,8 +219,8 @@ def measure_task(
 
         >>> model = headjax.demo_model()
         >>> task = headjax.load_task("LICENSE", model, length=64)
-        >>> found = headjax.measure_task(model, task, limit=4)
-        >>> found.examples, sorted(found.metrics), sorted(found.outcomes)
+        >>> result = headjax.measure_task(model, task, limit=4)
+        >>> result.examples, sorted(result.metrics), sorted(result.outcomes)
         (4, ['bits_per_byte', 'loss', 'perplexity', 'word_perplexity'], ['loss', 'targets'])
 
     Args:
@@ -244,9 +244,9 @@ def measure_task(
     arrays = (device_batch(config, batch) for batch in task.batches(batch_size, limit=limit, buckets=buckets))
     outputs = ((batch, None if forward is None else forward(batch)) for batch in arrays)
     measured = (measure_batch(model, task.measure, compute, *each, more=more) for each in outputs)
-    found = list(finished(measured, progress))
-    require_finite_losses([loss for loss, _ in found], arrays_of(model))
-    return reduce_batches(task.measure, found, task.name)
+    results = list(finished(measured, progress))
+    require_finite_losses([loss for loss, _ in results], arrays_of(model))
+    return reduce_batches(task.measure, results, task.name)
 
 
 @functools.partial(jax.jit, static_argnames=("measure", "compute", "more", "mesh"))
@@ -269,8 +269,8 @@ def measure_batch(
         output = model.forward(batch, ForwardOptions(compute=compute)) if output is None else output
         loss = model.losses(output, batch, smoothed=False)
         outcomes = {**(measure.outcomes() if measure is not None else {}), **dict(more)}
-        found = loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}
-    return found if mesh is None else jax.lax.with_sharding_constraint(found, replicated(mesh))
+        results = loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}
+    return results if mesh is None else jax.lax.with_sharding_constraint(results, replicated(mesh))
 
 
 def require_finite_losses(losses: Sequence[Loss], params: Params) -> None:
@@ -290,7 +290,7 @@ def reduce_batches(
     if not batches:
         raise DataError(f"{name}: it has no examples")
     fetched = jax.device_get(list(batches))
-    named = [{"loss": loss.total, "targets": loss.weight, **found} for loss, found in fetched]
+    named = [{"loss": loss.total, "targets": loss.weight, **values} for loss, values in fetched]
     joined = {key: np.concatenate([batch[key] for batch in named]).astype(np.float64) for key in named[0]}
     present = joined["targets"] > 0
     if not present.any():

@@ -58,8 +58,8 @@ def translate(
         >>> (folder / "en-de.en").write_text("a cat"), (folder / "en-de.de").write_text("eine Katze")
         (5, 10)
         >>> pairs = headjax.load_task(f"translation:{folder}/en-de:en-de", model).data.validation
-        >>> found = headjax.translate(model, pairs, beams=2, max_new_tokens=4)
-        >>> len(found.texts), round(found.bleu.score)
+        >>> result = headjax.translate(model, pairs, beams=2, max_new_tokens=4)
+        >>> len(result.texts), round(result.bleu.score)
         (1, 0)
 
     Args:
@@ -80,8 +80,8 @@ def translate(
             batch["attention_mask"][:, 0] = 1
             yield {name: batch[name] for name in ("input_ids", "attention_mask")}
 
-    found = best_translations(model, sources(), beams, max_new_tokens or pairs.length, progress)
-    texts = found[: len(pairs)]
+    translations = best_translations(model, sources(), beams, max_new_tokens or pairs.length, progress)
+    texts = translations[: len(pairs)]
     return Translated(texts, corpus_bleu(texts, pairs.references))
 
 
@@ -92,8 +92,8 @@ def best_translations(
     end = tokenizer_of(model).special_id("eos_token")
     texts: list[str] = []
     for number, batch in enumerate(batches, start=1):
-        found = beam_search(model, batch, beams=beams, max_new_tokens=max_new_tokens, end_token=end)
-        tokens, lengths = (np.asarray(array)[:, 0] for array in (found.tokens, found.lengths))
+        hypotheses = beam_search(model, batch, beams=beams, max_new_tokens=max_new_tokens, end_token=end)
+        tokens, lengths = (np.asarray(array)[:, 0] for array in (hypotheses.tokens, hypotheses.lengths))
         texts += texts_of(model, batch, tokens, lengths, end)
         if progress is not None:
             progress(number, {})

@@ -56,18 +56,19 @@ def answer(
     if point is None:
         cost = few or f"no order removes the first {study.config.percentages[0]}% at a loss of at most {allowed(study)}"
         return Answer(name, order, None, f"No removal is recommended: {cost}.")
-    headline, before = task.primary_metric.replace("_", " "), study.baseline[task.primary_metric]
+    metric, before = task.primary_metric.replace("_", " "), study.baseline[task.primary_metric]
     smaller = prune(study.model, point.heads)
     parameters = " to ".join(map(numbers.count, (study.model.num_parameters, smaller.num_parameters)))
     text = (
         f"Remove {point.removed} of {len(all_heads(study.model.config))} heads: {parameters} parameters, "
-        f"{times(*timer((study.model, smaller)))}{headline} "
+        f"{times(*timer((study.model, smaller)))}{metric} "
         f"{numbers.significant(before)} to {numbers.significant(point.value)} on {task.count():,} examples"
     )
     refit = " --reconstruct" if order.reconstruct else ""
     command = f"headjax prune {model_name} OUT --remove {point.removed} --by {order.order.by}{refit} --task {task_name}"
     doubt = few or _doubt(study, point.change)
-    return Answer(name, order, point, f"{text}{interval(study, point.change)}.{_sentence(doubt)}\n\n`{command}`")
+    doubt = f" {doubt[0].upper()}{doubt[1:]}." if doubt else ""
+    return Answer(name, order, point, f"{text}{interval(study, point.change)}.{doubt}\n\n`{command}`")
 
 
 def largest(study: HeadStudy, name: str) -> CurvePoint | None:
@@ -78,7 +79,7 @@ def largest(study: HeadStudy, name: str) -> CurvePoint | None:
 
 
 def tolerance(study: HeadStudy) -> float:
-    """Return the loss of the headline that does not count: one point, or 5 % of a headline that is not a share."""
+    """Return the loss of the primary metric that does not count: one point, or 5 % of one that is not a share."""
     return POINT if is_share(study) else RELATIVE * abs(study.baseline[study.task.primary_metric])
 
 
@@ -88,7 +89,7 @@ def allowed(study: HeadStudy) -> str:
 
 
 def is_share(study: HeadStudy) -> bool:
-    """Whether the headline is a share such as an accuracy, which changes by points."""
+    """Whether the primary metric is a share such as an accuracy, which changes by points."""
     return study.task.higher_is_better and study.baseline[study.task.primary_metric] <= 1.0
 
 
@@ -128,10 +129,6 @@ def interval(study: HeadStudy, change: Comparison | None) -> str:
     unit = " nats of the loss" if study.task.measure.kind == "sum" else unit
     low, high = (numbers.significant(scale * end) for end in (change.low, change.high))
     return f" (95% interval of the change: {low} to {high}{unit})"
-
-
-def _sentence(text: str) -> str:
-    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 MAPS = {
@@ -212,7 +209,7 @@ def _maps(study: HeadStudy) -> Section:
 
 
 def _pruning(study: HeadStudy, best: Answer) -> Section:
-    """Return the headline against the share of heads removed, for every order."""
+    """Return the primary metric against the share of heads removed, for every order."""
     share = 0.0 if best.point is None else best.point.fraction
     caption = (
         f"By {best.order.words}, {numbers.percent(share)} of the heads go at a loss of at most {allowed(study)}. Heads "
@@ -242,7 +239,7 @@ def with_whole(curves: Mapping[str, Sequence[CurvePoint]], baseline: float) -> d
 
 
 def curve_table(study: HeadStudy) -> Table:
-    """Return the headline along every curve, and how many heads can go."""
+    """Return the primary metric along every curve, and how many heads can go."""
     percentages = study.config.percentages
     shown = percentages if len(percentages) <= 6 else percentages[1::2]
     rows = []

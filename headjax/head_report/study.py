@@ -61,7 +61,7 @@ class CurveConfig(Checked):
 
 
 class Judged(NamedTuple):
-    """A model's headline on a task, and its change from the original's, tested on the same examples."""
+    """A model's primary metric on a task, and its change from the original's, tested on the same examples."""
 
     value: float
     change: Comparison | None = None
@@ -71,7 +71,7 @@ Judge = Callable[[Model], Judged]
 
 
 class CurvePoint(NamedTuple):
-    """One point of one order: the share of heads removed, their number, the seed, the headline without them."""
+    """One point of one order: the share of heads removed, their number, the seed, the primary metric without them."""
 
     fraction: float
     removed: int
@@ -90,15 +90,19 @@ def curve(
     *,
     seed: int = 0,
 ) -> Iterator[CurvePoint]:
-    """Yield the headline with more and more heads gated off; heads that layers share go together."""
+    """Yield the primary metric with more and more heads gated off; heads that layers share go together."""
     total = len(all_heads(model.config))
     order = _orders(model, batches, dataclasses.replace(config.order, seed=seed))
     for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
         heads = order(count)
         removed, _ = fitting(removals(find_sites(model), heads), count)
-        repaired = _reconstructed(model, batches, removed) if config.reconstruct and count < total else model
-        judged = judge(gated(repaired, dict.fromkeys(removed, 0.0)))
-        yield CurvePoint(percentage / 100.0, len(removed), seed, *judged, tuple(removed))
+        repaired = model
+        if config.reconstruct and count < total:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # fewer tokens than unknowns: the page tells the examples
+                repaired = reconstruct(model, batches, removed).repaired
+        result = judge(gated(repaired, dict.fromkeys(removed, 0.0)))
+        yield CurvePoint(percentage / 100.0, len(removed), seed, *result, tuple(removed))
 
 
 def _orders(model: Model, batches: Sequence[Batch], config: OrderConfig) -> Callable[[int], Order]:
@@ -108,12 +112,6 @@ def _orders(model: Model, batches: Sequence[Batch], config: OrderConfig) -> Call
         return lambda count: ordered(count=count)
     order = ordered()
     return lambda count: order
-
-
-def _reconstructed(model: Model, batches: Sequence[Batch], removed: Order) -> Model:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # fewer tokens than unknowns: the page says how many examples
-        return reconstruct(model, batches, removed).repaired
 
 
 def removable(points: Sequence[CurvePoint], baseline: float, drop: float, higher_is_better: bool) -> float:
@@ -199,22 +197,22 @@ def study_heads(
     started = time.perf_counter()
     if selection is None:
         selection, task = split_task(task)
-    judged = _drawn(task, config.judged, config.limit)
-    few, fitted = _drawn(judged, config.ablated), judged.fit(model)
+    drawn = _drawn(task, config.judged, config.limit)
+    few, fitted = _drawn(drawn, config.ablated), drawn.fit(model)
     chosen_on = _sample(selection, config)
-    whole = measure_task(fitted, judged, batch_size=config.batch_size, buckets=config.buckets)
+    evaluation = measure_task(fitted, drawn, batch_size=config.batch_size, buckets=config.buckets)
     with progress(f"scoring on {selection.name}", len(chosen_on), "batch") as bar:
         scores = score_heads(fitted, chosen_on, progress=bar).values
     first = next(iter(few.batches(config.batch_size, limit=config.batch_size)))
     return HeadStudy(
         model=model,
-        task=judged,
+        task=drawn,
         few=few,
         selection=selection,
         config=config,
-        baseline=whole.metrics,
+        baseline=evaluation.metrics,
         scores=scores,
-        curves=_curves(fitted, whole, judged, selection, config, progress),
+        curves=_curves(fitted, evaluation, drawn, selection, config, progress),
         effects=_effects(fitted, few, config, progress),
         roles=head_roles(fitted, _batches(few, config)),
         views=views(few.fit(model), first),

@@ -67,14 +67,17 @@ def _stacks(model: Model, examples: Batch, attention: Mapping[str, Any], number:
     """Return the attention of all heads on one example, by head stack."""
     tokens = _tokens(model, {name: array[number] for name, array in examples.items()})
     stacks: dict[str, Any] = {}
-    for stack in model.config.attentions():
+    sides = dict.fromkeys(model.config.attentions(), ("input", "input"))  # of queries and keys
+    if "cross" in sides:
+        sides |= {"decoder": ("target", "target"), "cross": ("target", "input")}
+    for stack in sides:
         heads = [head for head in all_heads(model.config) if head.stack == stack]
         if not heads:
             continue
         rows = np.stack([attention[stack][head.layer][number, position(model.config, head)] for head in heads])
         queries, keys = (
             (tokens.get(side) or tuple(map(str, range(size))))[:MOST_TOKENS]
-            for side, size in zip(_sides(stack, model), rows.shape[1:], strict=True)
+            for side, size in zip(sides[stack], rows.shape[1:], strict=True)
         )
         weights = np.rint(255 * rows[:, : len(queries), : len(keys)]).astype(np.uint8)  # [heads, queries, keys]
         stacks[stack] = {
@@ -84,13 +87,6 @@ def _stacks(model: Model, examples: Batch, attention: Mapping[str, Any], number:
             "weights": base64.b64encode(weights.tobytes()).decode(),
         }
     return stacks
-
-
-def _sides(stack: str, model: Model) -> tuple[str, str]:
-    """Return the sides whose tokens are a head stack's queries and keys."""
-    if "cross" not in model.config.attentions():
-        return "input", "input"
-    return {"encoder": ("input", "input"), "decoder": ("target", "target"), "cross": ("target", "input")}[stack]
 
 
 def _tokens(model: Model, example: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -103,7 +99,7 @@ def _tokens(model: Model, example: Mapping[str, Any]) -> dict[str, tuple[str, ..
         labels = example["labels"]
         start = getattr(model.config, "start_token", 0)
         sides["target"] = np.concatenate([[start], labels[labels != IGNORED][:-1]])
-    return {side: tuple(_written(model, int(token)) for token in found) for side, found in sides.items()}
+    return {side: tuple(_written(model, int(token)) for token in tokens) for side, tokens in sides.items()}
 
 
 def _written(model: Model, token: int) -> str:
@@ -128,7 +124,7 @@ def _predictions(model: Model, examples: Batch) -> list[dict[str, Any]]:
         return [Predictions(predictions.values[row : row + 1], predictions.weight[row : row + 1]) for row in rows]
 
     whole = predicted(())
-    shown: list[dict[str, Any]] = [{"whole": _text(model, one), "without": {}} for one in whole]
+    shown: list[dict[str, Any]] = [{"whole": _text(model, prediction), "without": {}} for prediction in whole]
     kind = agreement_kind(config)
     for name, heads in removals.items():
         for example, before, after in zip(shown, whole, predicted(heads), strict=True):

@@ -31,17 +31,17 @@ CARRIED = TOKENIZER | PIPELINE | _CHAT | _PREPROCESSING | _TEXTS
 
 def read_companions(folder: Path) -> dict[str, bytes]:
     """Return the files that a model carries, by name."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for name in sorted(CARRIED):
-        place = folder / name
-        files = sorted(file for file in place.glob("*.j*") if place.is_dir()) or [place]
-        found |= {file.relative_to(folder).as_posix(): file.read_bytes() for file in files if file.is_file()}
+        path = folder / name
+        paths = sorted(file for file in path.glob("*.j*") if path.is_dir()) or [path]
+        contents |= {file.relative_to(folder).as_posix(): file.read_bytes() for file in paths if file.is_file()}
     inner = transformer_folder(folder)
     if inner == folder:
-        return found
-    first, *others = json.loads(found[MODULES])
+        return contents
+    first, *others = json.loads(contents[MODULES])
     flat = json.dumps([{**first, "path": ""}, *others], indent=2) + "\n"  # as an export writes it
-    return {**found, **read_companions(inner), MODULES: flat.encode()}
+    return {**contents, **read_companions(inner), MODULES: flat.encode()}
 
 
 def write_companions(model: Model, folder: Path) -> None:
@@ -64,7 +64,7 @@ def write_companions(model: Model, folder: Path) -> None:
 
 
 def tokenizer_notes(model: Model, folder: Path) -> tuple[str, ...]:
-    """Return what is to be said where `transformers` takes a class of its own, whatever class the directory names."""
+    """Return a note if `transformers` splits texts by its own class, whatever class the directory names (Qwen2)."""
     if model.tokenizer is None or model_type_of(folder) != "qwen2":
         return ()
     theirs = read_tokenizer(folder)
@@ -75,7 +75,7 @@ def tokenizer_notes(model: Model, folder: Path) -> tuple[str, ...]:
 
 
 def last_import(model: Model) -> Mapping[str, Any]:
-    """Return the history's last import; nothing without one."""
+    """Return the last import in a model's history; an empty mapping without one."""
     entries = reversed(model.history)
     return next((entry for entry in entries if entry.get("action") == "import" and "config" in entry), {})
 

@@ -21,7 +21,7 @@ Kind = Literal["headjax", "huggingface"]
 
 
 def kind_of_directory(path: str | Path) -> Kind:
-    """Return whose directory it is; one that cannot be told is headjax's, whose reader says what is wrong with it."""
+    """Return the kind of a model directory; an unreadable one counts as headjax's, whose reader raises the error."""
     folder = source_of(path)
     try:
         fields = json.loads((transformer_folder(folder) / "config.json").read_bytes())
@@ -43,14 +43,14 @@ def read_config(path: str | Path) -> ModelConfig:
 def write_model(
     model: Model, path: str | Path, kind: Kind, *, quantize: str | None = None, progress: Progress = silent
 ) -> str:
-    """Write a directory, headjax's where no layout expresses the model; return what is to be said about it."""
+    """Write a directory, headjax's where no layout expresses the model; return a note for the user, empty for none."""
     if kind == "huggingface":
         try:
-            found = to_huggingface(model, path, quantize=quantize, progress=progress)
+            exported = to_huggingface(model, path, quantize=quantize, progress=progress)
         except InexpressibleError as error:
             model.save(path)
             return f"written as headjax's directory: {error}"
-        return "; ".join((f"layout {found.layout}", *found.notes))
+        return "; ".join((f"layout {exported.layout}", *exported.notes))
     model.save(path)
     return ""
 

@@ -58,14 +58,14 @@ def to_huggingface(
     The family's class computes the same as the model, or nothing is written. A model that was imported gives back its
     tensors byte by byte, and those fields of its config that the model does not decide itself.
 
-        >>> found = headjax.to_huggingface(headjax.demo_model(), folder / "exported")
-        >>> found.family, found.layout, found.tensors
+        >>> exported = headjax.to_huggingface(headjax.demo_model(), folder / "exported")
+        >>> exported.family, exported.layout, exported.tensors
         ('gpt2', 'native', 52)
 
     Args:
         model: the model.
         directory: the directory to write; an earlier export there is replaced.
-        layout: `native` (the shapes the model has), `remote` (the same, with PyTorch code that `trust_remote_code=True`
+        layout: `native` (the shapes the model has), `remote` (the same, with PyTorch code that `trust_with_code=True`
             runs), `padded` (zeros in place of removed heads), or `auto`, the first of these that can express the model.
             `onnx` writes `onnx/model.onnx` in place of the weights, beside a `config.json` of the same sizes or, with
             removed heads, of those before. `maxtext` writes an Orbax checkpoint of equal layers and `maxtext.yml`.
@@ -87,7 +87,7 @@ def to_huggingface(
     if layout == "maxtext":
         return _export_maxtext(model, directory)
     plain = without_pipeline(model)
-    chosen, name, written = choose(plain, _families(plain, family), layout, own=family is None)
+    chosen, name, written = choose(plain, _families(plain, family), layout, with_code=family is None)
     entries = _export(model, directory, chosen, written, quantize, progress)
     return Exported(
         chosen.model_type,
@@ -160,7 +160,7 @@ def _write_nearest_config(model: Model, folder: Path) -> None:
     plain = without_pipeline(model)
     for layout in ("native", "padded", "remote"):
         with contextlib.suppress(InexpressibleError):
-            chosen, _, written = choose(plain, _families(plain), layout, own=True)
+            chosen, _, written = choose(plain, _families(plain), layout, with_code=True)
             _write_config(folder, _described(model, chosen, written)[0], chosen)
             return
 
@@ -169,7 +169,7 @@ def _export_maxtext(model: Model, directory: str | Path) -> Exported:
     """Write the directory of a checkpoint for MaxText, beside the config that tokenizers look for."""
     families = [family for name in maxtext.FAMILIES for family in FAMILIES if family.model_type == name]
     try:
-        chosen, _, written = choose(model, families, "native", own=False)
+        chosen, _, written = choose(model, families, "native", with_code=False)
     except InexpressibleError as error:
         raise InexpressibleError(
             f"layout maxtext: needs equal layers of Llama or Qwen (headjax prune --uniform): {error}"
@@ -182,48 +182,38 @@ def _export_maxtext(model: Model, directory: str | Path) -> Exported:
         write_companions(model, folder)
 
     write_directory(path_of(directory), write, Layout(maxtext.SIZES, EXPORTED))
-    notes = (
-        ("MaxText rounds tied embeddings to bfloat16 where it computes logits",)
-        if written.fields["tie_word_embeddings"]
-        else ()
-    )
+    rounds = "MaxText rounds tied embeddings to bfloat16 where it computes logits"
+    notes = (rounds,) if written.fields["tie_word_embeddings"] else ()
     return Exported(chosen.model_type, "maxtext", *counts[-1], None, last_import(model).get("bytes"), notes)
 
 
 def _described(model: Model, chosen: Family, written: Written) -> tuple[dict[str, Any], dict[str, BoundRule]]:
-    """Return the fields of a family's `config.json`, and the rules of the file's tensors by name."""
-    past = _past(model, chosen)
+    """Return the fields of a family's `config.json`, those of the imported one kept, and the rules of the tensors."""
+    imported = last_import(model)
+    config = imported.get("config", {})
+    kept = config if imported.get("family") == chosen.model_type else chosen.carried
+    past = {name: config[name] for name in kept if name in config and name not in _FORGOTTEN}
     classes = chosen.class_names(written.model.config)
     class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
     rules = bind(chosen.tensor_rules(written.model.config), written.model.config, chosen.model_type)
     prefix = chosen.prefix if chosen.is_base(class_name) else ""
     bound = {entry.theirs.removeprefix(prefix): entry for entry in rules}
     largest = max(_entries(bound, flatten(written.model.params)).values(), key=lambda entry: entry.size)
-    own = {"architectures": [class_name], "dtype": largest.dtype.name}
-    task, imported = getattr(model.config, "task", None), last_import(model).get("config", {})
-    own |= score_fields(task, pipeline_files(model), imported)
-    return {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **own}, bound
+    described = {"architectures": [class_name], "dtype": largest.dtype.name}
+    described |= score_fields(getattr(model.config, "task", None), pipeline_files(model), config)
+    return {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **described}, bound
 
 
 def _write_config(folder: Path, fields: Mapping[str, Any], family: Family) -> None:
-    """Write a `config.json`, and the files of code that belong to it."""
     (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     for file, text in family.files().items():
         (folder / file).write_text(text, encoding="utf-8")
 
 
-def _past(model: Model, family: Family) -> dict[str, Any]:
-    """Return the fields of the imported config that an export in a family may keep."""
-    imported = last_import(model)
-    past: Mapping[str, Any] = imported.get("config", {})
-    kept = past if imported.get("family") == family.model_type else family.carried
-    return {name: past[name] for name in kept if name in past and name not in _FORGOTTEN}
-
-
 def _notes(model: Model, family: Family) -> tuple[str, ...]:
     origin = last_import(model).get("family")
     if family.files() and origin != family.model_type:
-        return (f"no class of transformers has these sizes; {MODELING} has, with trust_remote_code=True",)
+        return (f"no class of transformers has these sizes; {MODELING} has, with trust_with_code=True",)
     other = f"a {origin} config.json cannot express this model; it is written as {family.model_type}"
     return () if origin in (None, family.model_type) else (other,)
 
@@ -231,36 +221,37 @@ def _notes(model: Model, family: Family) -> tuple[str, ...]:
 def layout_of_export(model: Model) -> tuple[str, str]:
     """Return the family and the layout that `to_huggingface` would take."""
     plain = without_pipeline(model)
-    family, layout, _ = choose(plain, _families(plain), "auto", own=True)
+    family, layout, _ = choose(plain, _families(plain), "auto", with_code=True)
     return family.model_type, layout
 
 
 def layouts_after(model: Model, config: ModelConfig) -> dict[str, str]:
-    """Return why each layout cannot express what becomes of a model; nothing for those that can."""
+    """Return why each layout cannot express a model with another config; an empty text for those that can."""
     # Its weights are not known yet: they count as 1, which no layout may leave out.
     ones = declared.map_tensors(lambda _, tensor: np.broadcast_to(np.float16(1), tensor.shape), config.tensors())
     try:
         likely = without_pipeline(model.replace(config=config, params=ones))
-        found = {name: first_family(likely, _families(likely), name, True) for name in LAYOUTS}
-        return {name: each if isinstance(each, str) else "" for name, each in found.items()}
+        results = {name: first_family(likely, _families(likely), name, True) for name in LAYOUTS}
+        return {name: result if isinstance(result, str) else "" for name, result in results.items()}
     except InexpressibleError as error:
         return dict.fromkeys(LAYOUTS, str(error))
 
 
-def _families(model: Model, asked: str | Family | None = None) -> list[Family]:
+def _families(model: Model, family: str | Family | None = None) -> list[Family]:
     """Return the candidates: the family asked for, or all of the model's architecture, the one of origin first."""
-    if asked is not None:
-        found = [family for family in FAMILIES if family.model_type == asked] if isinstance(asked, str) else [asked]
-        if not found:
-            raise HeadjaxError(f"family: {unknown_name('family', str(asked), [f.model_type for f in FAMILIES])}")
-        if not isinstance(model.config, found[0].kinds):
-            raise InexpressibleError(f"family: {found[0].model_type} is not a family of {kind_of(model.config)} models")
-        return found
-    fitting = [family for family in FAMILIES if isinstance(model.config, family.kinds)]
+    if family is not None:
+        matches = [each for each in FAMILIES if each.model_type == family] if isinstance(family, str) else [family]
+        if not matches:
+            raise HeadjaxError(f"family: {unknown_name('family', str(family), [f.model_type for f in FAMILIES])}")
+        if not isinstance(model.config, matches[0].kinds):
+            name = matches[0].model_type
+            raise InexpressibleError(f"family: {name} is not a family of {kind_of(model.config)} models")
+        return matches
+    fitting = [each for each in FAMILIES if isinstance(model.config, each.kinds)]
     if not fitting:
         raise InexpressibleError(f"no family has {kind_of(model.config)} models")
     origin = last_import(model).get("family")
-    return sorted(fitting, key=lambda family: family.model_type != origin)
+    return sorted(fitting, key=lambda each: each.model_type != origin)
 
 
 def _entries(bound: Mapping[str, BoundRule], params: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:

@@ -134,9 +134,9 @@ class Family:
 
     def tensor_rules(self, config: ModelConfig) -> Rules:
         """Return the names of the tensors, as a model with a task has them."""
-        own = tuple(rule for entry in self._classes_of(config)[:1] for rule in entry.rules)
-        replaced = {path for rule in own for path in rule.ours}
-        return (*(rule for rule in under(self.prefix, "", self.rules) if replaced.isdisjoint(rule.ours)), *own)
+        of_class = tuple(rule for entry in self._classes_of(config)[:1] for rule in entry.rules)
+        replaced = {path for rule in of_class for path in rule.ours}
+        return (*(rule for rule in under(self.prefix, "", self.rules) if replaced.isdisjoint(rule.ours)), *of_class)
 
     def repeated(self, config: ModelConfig) -> Copies:
         """Return the tensors that files of this architecture may repeat."""
@@ -162,10 +162,11 @@ class Family:
         for name in named:
             if name not in known:
                 raise fields.error("architectures", f"{name} is not supported; supported: {', '.join(known)}")
-        found = known[named[0]]
+        chosen = known[named[0]]
         for entry in self.classes:
-            marked = entry.instead_of == found.suffix and any(re.search(entry.marked_by, t) for t in fields.tensors)
-            found = entry if marked else found
-        own = {rule.theirs for rule in found.rules}
+            marked = entry.instead_of == chosen.suffix and any(re.search(entry.marked_by, t) for t in fields.tensors)
+            chosen = entry if marked else chosen
+        outputs = {rule.theirs for rule in chosen.rules}
         is_base = self.prefix and self.rules[0].theirs in fields.tensors
-        return known[self.class_prefix + self.base] if own and is_base and own.isdisjoint(fields.tensors) else found
+        lacks_outputs = outputs and outputs.isdisjoint(fields.tensors)
+        return known[self.class_prefix + self.base] if lacks_outputs and is_base else chosen

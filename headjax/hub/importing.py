@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,10 @@ DEMO = Path(__file__).resolve().parent / "demo"
 """The small decoder that headjax carries: its Hugging Face directory, with weights in bfloat16 and a model card."""
 
 
+Piece = tuple[int | None, BoundRule, int]
+"""One layer of a declared tensor: its number, the tensor of the file, which part of that it is."""
+
+
 def from_huggingface(
     directory: str | Path,
     *,
@@ -74,20 +78,16 @@ def from_huggingface(
         ParameterError: tensors are missing, left over or of another shape than the config gives.
     """
     folder = source_of(directory)
-    place = transformer_folder(folder)
-    files = SafetensorsFiles(place)
-    fields = Fields.load(place, files.entries)
+    model_folder = transformer_folder(folder)
+    files = SafetensorsFiles(model_folder)
+    fields = Fields.load(model_folder, files.entries)
     fields = (family := family_of(fields, family)).own(fields)
     config, companions = read_config(family, fields), read_companions(folder)
-    whole = pipeline_config(config, folder, companions, fields.data)
+    full_config = pipeline_config(config, folder, companions, fields.data)
     bound = match(family, config, files)
-    pieces = _by_array(bound)
-    kinds = {path: _kind(own, files, dtype) for path, own in pieces.items()}
-    sizes = (tensor.size * kinds[path].itemsize for path, tensor in flatten(config.tensors()).items())
-    check_arrays(str(directory), sizes, memory_of(mesh))
-    params = _load_params(config.tensors(), pieces, files, mesh, kinds, progress)
+    params = _load_params(str(directory), config.tensors(), bound, files, mesh, dtype, progress)
     # The demo's files are what AutoTokenizer reads of them, and a first example should not wait for transformers.
-    tokenizer = Tokenizer.load(place) if place == DEMO else read_tokenizer(place)
+    tokenizer = Tokenizer.load(model_folder) if model_folder == DEMO else read_tokenizer(model_folder)
     tokenizer = read_cased(folder, companions, tokenizer)
     entry = history_entry(
         "import",
@@ -96,11 +96,11 @@ def from_huggingface(
         tensors=len(bound),
         bytes=sum(array.nbytes for array in flatten(params).values()),
         config=dict(fields.data),
-        tokenizer=digest(tokenizer, model_type_of(place)),
+        tokenizer=digest(tokenizer, model_type_of(model_folder)),
     )
-    if isinstance(getattr(whole, "task", None), SentenceSimilarity):
-        params = {**params, "output": _read_pooling(whole, folder, mesh, dtype)}
-    return Model(whole, params, (entry,), tokenizer, companions)
+    if isinstance(getattr(full_config, "task", None), SentenceSimilarity):
+        params = {**params, "output": _read_pooling(full_config, folder, mesh, dtype)}
+    return Model(full_config, params, (entry,), tokenizer, companions)
 
 
 def _read_pooling(config: ModelConfig, folder: Path, mesh: Mesh | None, dtype: str | None) -> Params:
@@ -137,19 +137,20 @@ def config_of(directory: str | Path) -> ModelConfig:
     return pipeline_config(config, folder, read_companions(folder), fields.data)
 
 
-def family_of(fields: Fields, asked: str | Family | None = None) -> Family:
+def family_of(fields: Fields, family: str | Family | None = None) -> Family:
     """Return the family that a `config.json` names, or of several models in it the one asked for."""
-    name, families = fields.text("model_type"), (asked,) if isinstance(asked, Family) else (*FAMILIES, *REMOTE)
-    fitting = [family for family in families if name in (family.model_type, family.inside and family.inside[0])]
-    chosen = [family for family in fitting if asked in (None, family, family.model_type)]
+    name, families = fields.text("model_type"), (family,) if isinstance(family, Family) else (*FAMILIES, *REMOTE)
+    fitting = [each for each in families if name in (each.model_type, each.inside and each.inside[0])]
+    chosen = [each for each in fitting if family in (None, each, each.model_type)]
     if len(chosen) == 1:
         return chosen[0]
     if fitting:
-        said = f"not as {asked}" if asked else "say which by family, or --family of headjax import"
-        raise fields.error("model_type", f"{name!r} is read as {' or '.join(f.model_type for f in fitting)}; {said}")
-    known = ", ".join(family.model_type for family in families)
-    said = "docs/huggingface.md tells how to add one"
-    raise fields.error("model_type", f"{name!r} is not a known family; known: {known}; {said}")
+        hint = f"not as {family}" if family else "say which by family, or --family of headjax import"
+        types = " or ".join(each.model_type for each in fitting)
+        raise fields.error("model_type", f"{name!r} is read as {types}; {hint}")
+    known = ", ".join(each.model_type for each in families)
+    hint = "docs/huggingface.md tells how to add one"
+    raise fields.error("model_type", f"{name!r} is not a known family; known: {known}; {hint}")
 
 
 def read_config(family: Family, fields: Fields) -> ModelConfig:
@@ -204,28 +205,26 @@ def _canonical(name: str, known: Collection[str], prefix: str) -> str:
     return prefix + name if name not in known and prefix + name in known else name
 
 
-Piece = tuple[int | None, BoundRule, int]
-"""One layer of a declared tensor: its number, the tensor of the file, which part of that it is."""
-
-
-def _by_array(bound: Iterable[BoundRule]) -> dict[str, list[Piece]]:
-    """Return the pieces of every declared tensor, by its path."""
-    pieces: dict[str, list[Piece]] = defaultdict(list)
-    for entry in bound:
-        for part, place in enumerate(entry.ours):
-            pieces[place.path].append((place.layer, entry, part))
-    return pieces
-
-
 def _load_params(
+    directory: str,
     tensors: Tensors,
-    pieces: Mapping[str, Sequence[Piece]],
+    bound: Iterable[BoundRule],
     files: SafetensorsFiles,
     mesh: Mesh | None,
-    kinds: Mapping[str, np.dtype],
+    dtype: str | None,
     progress: Progress,
 ) -> Params:
     """Return the declared parameters; beside them at most one tensor of the file and one array are held."""
+    pieces: dict[str, list[Piece]] = defaultdict(list)
+    for rule in bound:
+        for part, place in enumerate(rule.ours):
+            pieces[place.path].append((place.layer, rule, part))
+    kinds: dict[str, np.dtype] = {}
+    for path, rules in pieces.items():
+        smallest = jax.numpy.result_type(*{files.dtype(rule.theirs) for _, rule, _ in rules})  # that holds all layers
+        kinds[path] = np.dtype(jax.numpy.dtype(dtype) if dtype else smallest)
+    sizes = (tensor.size * kinds[path].itemsize for path, tensor in flatten(tensors).items())
+    check_arrays(directory, sizes, memory_of(mesh))
     placed = {} if mesh is None else flatten(shardings(tensors, mesh))
     with progress("reading", len(pieces), "arrays") as update:
         numbers = itertools.count(1)
@@ -249,10 +248,10 @@ def _load(
     buffer = np.empty(tensor.shape, kind)
     for layer, entry, part in pieces:
         name = entry.theirs
-        own = buffer if layer is None else buffer[layer, ...]
+        target = buffer if layer is None else buffer[layer, ...]
         with np.errstate(over="ignore"):  # a number beyond the array's type becomes infinite
-            own[...] = entry.form.load(files.read(name), entry.tensors, part)
-        if not all_finite(own):
+            target[...] = entry.form.load(files.read(name), entry.tensors, part)
+        if not all_finite(target):
             raise ParameterError(f"{files.entries[name].file}: {name} holds values that are NaN or infinite as {kind}")
     return _placed(buffer, sharding)
 
@@ -261,9 +260,3 @@ def _placed(buffer: np.ndarray, sharding: NamedSharding | None) -> jax.Array:
     if sharding is None:  # arrays that belong to no mesh compute on any one that is set later
         return jax.device_put(buffer)
     return jax.make_array_from_callback(buffer.shape, sharding, lambda index: buffer[index])
-
-
-def _kind(pieces: Sequence[Piece], files: SafetensorsFiles, dtype: str | None) -> np.dtype:
-    """Return the type of an array: as asked for, or the smallest that holds all its layers."""
-    found = {files.dtype(entry.theirs) for _, entry, _ in pieces}
-    return np.dtype(jax.numpy.dtype(dtype)) if dtype else np.dtype(jax.numpy.result_type(*found))

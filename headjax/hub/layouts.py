@@ -79,24 +79,26 @@ LAYOUTS: Mapping[str, Layout] = {"native": native, "remote": remote, "padded": p
 """The layouts by name; `auto` takes the first of them that can express the model."""
 
 
-def choose(model: Model, families: Collection[Family], layout: str, *, own: bool) -> tuple[Family, str, Written]:
-    """Return the first family, with `own` also of `REMOTE`, that can express the model, the layout, and the result."""
+def choose(model: Model, families: Collection[Family], layout: str, *, with_code: bool) -> tuple[Family, str, Written]:
+    """Return the first family that can express the model, the layout, and the result; `with_code` tries `REMOTE`."""
     refused: dict[str, str] = {}
     for name in LAYOUTS if layout == "auto" else (layout,):
-        found = first_family(model, families, name, own)
-        if not isinstance(found, str):
-            return found[0], name, found[1]
-        refused[name] = found
+        result = first_family(model, families, name, with_code)
+        if not isinstance(result, str):
+            return result[0], name, result[1]
+        refused[name] = result
     others = (name for name in LAYOUTS if name not in refused)
-    can = next((name for name in others if not isinstance(first_family(model, families, name, own), str)), "onnx")
+    can = next((name for name in others if not isinstance(first_family(model, families, name, with_code), str)), "onnx")
     raise InexpressibleError(f"{'; '.join(f'layout {name}: {why}' for name, why in refused.items())}; layout {can} can")
 
 
-def first_family(model: Model, families: Collection[Family], layout: str, own: bool) -> tuple[Family, Written] | str:
+def first_family(
+    model: Model, families: Collection[Family], layout: str, with_code: bool
+) -> tuple[Family, Written] | str:
     """Return the first family that can express the model in a layout, and how; else why the first one cannot."""
-    with_code = [family for family in REMOTE if own and isinstance(model.config, family.kinds)]
+    remote_families = [family for family in REMOTE if with_code and isinstance(model.config, family.kinds)]
     reasons = []
-    for family in with_code if layout == "remote" else families:
+    for family in remote_families if layout == "remote" else families:
         try:
             return family, LAYOUTS[layout](model, family)
         except (InexpressibleError, ParameterError) as error:
@@ -107,15 +109,16 @@ def first_family(model: Model, families: Collection[Family], layout: str, own: b
 def _with_zero_biases(model: Model) -> Model:
     """Return the model with all biases in its multi-head and grouped attention, those that were missing as zeros."""
 
-    def biased(found: LayerModule) -> AttentionModule:
-        module = found.module
-        own, params = module.kind, module.params
-        if not issubclass(own.of, GroupedAttention) or (own.projection_bias and own.output_bias):
+    def biased(layer: LayerModule) -> AttentionModule:
+        module = layer.module
+        target, params = module.kind, module.params
+        if not issubclass(target.of, GroupedAttention) or (target.projection_bias and target.output_bias):
             return module
-        own = own.replace(projection_bias=True, output_bias=True)
-        held, dtype = flatten(params), params["query"].dtype
-        weights = flatten(declared(own.module(module.width, module.memory_width))).items()
-        return module.like(own, nested({name: held.get(name, jnp.zeros(one.shape, dtype)) for name, one in weights}))
+        target = target.replace(projection_bias=True, output_bias=True)
+        arrays, dtype = flatten(params), params["query"].dtype
+        tensors = flatten(declared(target.module(module.width, module.memory_width)))
+        zeros = {name: jnp.zeros(tensor.shape, dtype) for name, tensor in tensors.items() if name not in arrays}
+        return module.like(target, nested(arrays | zeros))
 
     return map_attention(model, biased)
 
@@ -159,10 +162,10 @@ def _renumber(model: Model) -> Model:
     biases: dict[str, Any] = {}
     for name, stack in config.stacks().items():
         if stack.position_bias is not None:
-            kept = {attention.ids for attention in stack.attentions("attention")}
-            if len(kept) > 1:
+            ids = {attention.ids for attention in stack.attentions("attention")}
+            if len(ids) > 1:
                 raise InexpressibleError(f"{name}: its layers share one position bias, but kept different heads")
-            columns = jnp.asarray(next(iter(kept)), jnp.int32)
+            columns = jnp.asarray(next(iter(ids)), jnp.int32)
             table = jnp.take(params[name]["position_bias"]["table"], columns, axis=1)
             params[name] = params[name] | {"position_bias": {"table": table}}
             bias = dataclasses.replace(stack.position_bias, num_heads=len(columns))

@@ -49,13 +49,14 @@ def write_maxtext(model: Model, folder: Path) -> tuple[int, int]:
     """Write a checkpoint and its sizes; return the number of arrays and of their bytes."""
     config: Any = model.config
     sizes = _sizes(config)
-    found, params = places(config), flatten(model.params)
-    arrays = {theirs: _array(params, found[ours]) for ours, theirs in _WHOLE.items() if ours in found}
+    tensors, params = places(config), flatten(model.params)
+    arrays = {theirs: _array(params, tensors[ours]) for ours, theirs in _WHOLE.items() if ours in tensors}
     for ours, theirs in _LAYER.items():
-        if f"decoder/0/{ours}" in found:
-            layers = [_array(params, found[f"decoder/{number}/{ours}"]) for number in range(config.num_layers)]
-            if sizes["rope_type"] == "llama3.1" and ours in _TURNING:
-                layers = [_in_pairs(layer) for layer in layers]
+        if f"decoder/0/{ours}" in tensors:
+            layers = [_array(params, tensors[f"decoder/{number}/{ours}"]) for number in range(config.num_layers)]
+            if sizes["rope_type"] == "llama3.1" and ours in _TURNING:  # which rotates dimensions 2i and 2i + 1 together
+                halves = ((np.split(layer, 2, axis=-1), layer.shape) for layer in layers)
+                layers = [np.stack(parts, axis=-1).reshape(shape) for parts, shape in halves]
             arrays[f"decoder/layers/{theirs}"] = np.stack(layers, axis=1)  # where MaxText scans them
     write_params({"params": {"params": nested(arrays)}}, folder / CHECKPOINT, "items")
     lines = [f"{name}: {json.dumps(value)}\n" for name, value in sizes.items()]
@@ -108,11 +109,5 @@ def _rotary(rotary: Rotary) -> dict[str, Any]:
 
 
 def _array(params: Mapping[str, Any], place: Place) -> np.ndarray:
-    """Return a tensor of one layer, or one that belongs to none."""
     array = np.asarray(params[place.path])
     return array if place.layer is None else array[place.layer]
-
-
-def _in_pairs(array: np.ndarray) -> np.ndarray:
-    """Return dimensions i and i + size / 2 as 2i and 2i + 1, which turn together in MaxText's Llama 3.1."""
-    return np.stack(np.split(array, 2, axis=-1), axis=-1).reshape(array.shape)

@@ -25,33 +25,30 @@ Place = tuple[str, int]
 
 def pad_heads(model: Model, family: Family) -> Model:
     """Return the same function in a family's own attention: heads in their original places, zeros in all others."""
-    plain = {(found.stack, found.layer): _heads(found.module.kind) for found in attention_layers(model)}
+    plain: dict[Place, Kind | None] = {}
+    for layer in attention_layers(model):
+        kind = layer.module.kind
+        lost = kind.of is NoHeadsAttention
+        if not lost and (not issubclass(kind.of, GroupedAttention) or kind.options.get("frequencies") is not None):
+            raise InexpressibleError(f"{kind_of(kind)} attention of this kind cannot be padded")
+        plain[layer.stack, layer.layer] = None if lost else kind
     targets: dict[Place, Kind] = {}
     for group in family.head_groups:
-        own = {place: heads for place, heads in plain.items() if place[0] in group}
-        targets |= _targets(model, family, own, group) if own else {}
+        in_group = {place: heads for place, heads in plain.items() if place[0] in group}
+        targets |= _targets(model, family, in_group, group) if in_group else {}
     dtype = np.dtype(jnp.result_type(*(array.dtype for array in flatten(model.params).values())))
 
-    def fill(found: LayerModule) -> AttentionModule:
-        place = found.stack, found.layer
-        return found.module.like(targets[place], _fill(found.module, plain[place], targets[place], dtype))
+    def fill(layer: LayerModule) -> AttentionModule:
+        place = layer.stack, layer.layer
+        return layer.module.like(targets[place], _fill(layer.module, plain[place], targets[place], dtype))
 
     return map_attention(model, fill)
-
-
-def _heads(attention: Kind) -> Kind | None:
-    """Return an attention whose heads have weights of their own; None where it lost all heads."""
-    if attention.of is NoHeadsAttention:
-        return None
-    if not issubclass(attention.of, GroupedAttention) or attention.options.get("frequencies") is not None:
-        raise InexpressibleError(f"{kind_of(attention)} attention of this kind cannot be padded")
-    return attention
 
 
 def _targets(
     model: Model, family: Family, plain: Mapping[Place, Kind | None], group: Sequence[str]
 ) -> dict[Place, Kind]:
-    """Return the family's attention of each layer of a group of head stacks, which have as many heads."""
+    """Return the family's attention for each layer of a group of head stacks, all with the same number of heads."""
     kinds = [attention for stack in group for attention in model.config.attentions().get(stack, ())]
     like = max(kinds, key=lambda attention: min(attention.num_heads, 1))
     heads = [attention for attention in plain.values() if attention is not None]
@@ -67,19 +64,18 @@ def _targets(
     if target.of is GroupedAttention:
         shape = shape._replace(kv_heads=_kv_heads(shape.num_heads, heads))
         target = family.standard(shape, like)
-    return {place: _turned(target, _alike(model, plain, place)) for place in plain}
+    return {place: _with_rotary(target, model, plain, place) for place in plain}
 
 
-def _alike(model: Model, plain: Mapping[Place, Kind | None], place: Place) -> Kind | None:
-    """Return heads that turn as those of a layer: its own, or if it lost them those of a layer with its window."""
+def _with_rotary(target: Kind, model: Model, plain: Mapping[Place, Kind | None], place: Place) -> Kind:
+    """Return the target with the rotary positions of a layer's heads, and their factor in the scale of its logits.
+
+    A layer that lost its heads gets those of a layer with the same window, or of any other.
+    """
     layers = model.config.stacks()[model.config.site(*place).stack].layers
     others = [other for other in plain if other[0] == place[0]]
     alike = [other for other in others if layers[other[1]].window == layers[place[1]].window]
-    return next((found for each in (place, *alike, *others) if (found := plain[each]) is not None), None)
-
-
-def _turned(target: Kind, like: Kind | None) -> Kind:
-    """Return the target with the rotary positions of these heads; a factor of theirs is part of the logits' scale."""
+    like = next((heads for each in (place, *alike, *others) if (heads := plain[each]) is not None), None)
     if like is None or not issubclass(target.of, GroupedAttention) or target.rotary == like.rotary:
         return target
     old, new = (1.0 if rotary is None else rotary.logit_factor for rotary in (target.rotary, like.rotary))
@@ -89,35 +85,40 @@ def _turned(target: Kind, like: Kind | None) -> Kind:
 
 def _fill(module: AttentionModule, heads: Kind | None, target: Kind, dtype: np.dtype) -> Params:
     """Return the target's parameters with a module's heads in their places and zeros elsewhere."""
-    own = {path: np.asarray(array) for path, array in flatten(module.params).items()}
-    weights = flatten(declared(target.module(module.width, module.memory_width)))
-    filled = {name: np.zeros(tensor.shape, dtype) for name, tensor in weights.items()}
-    lost = [name for name, array in own.items() if name not in filled and np.any(array)]
+    arrays = {path: np.asarray(array) for path, array in flatten(module.params).items()}
+    tensors = flatten(declared(target.module(module.width, module.memory_width)))
+    filled = {name: np.zeros(tensor.shape, dtype) for name, tensor in tensors.items()}
+    lost = [name for name, array in arrays.items() if name not in filled and np.any(array)]
     if lost:
         named = ", ".join(lost).replace("_", " ").replace("/", " ")
         raise InexpressibleError(f"the family has no place for the {named}")
     for name in ("output/bias", "query_norm/scale", "key_norm/scale"):
         if name in filled:
-            filled[name][...] = own.get(name, name != "output/bias")
+            filled[name][...] = arrays.get(name, name != "output/bias")
     if heads is not None:
-        _check_same(heads, target)
-        _place(filled, heads, own, target)
+        # Neither norms nor heads that turn can be widened.
+        norms = [heads.options.get(f"{name}_norm") for name in ("query", "key")]
+        if norms != [target.options.get(f"{name}_norm") for name in ("query", "key")]:
+            raise InexpressibleError("its norms of queries and keys are not those of the other layers")
+        if heads.head_dim != target.head_dim and (heads.rotary is not None or any(norms)):
+            raise InexpressibleError(f"heads of size {heads.head_dim} that turn cannot be widened to {target.head_dim}")
+        _place(filled, heads, arrays, target)
     return nested(filled)
 
 
 def _place(filled: dict[str, np.ndarray], heads: Kind, weights: Mapping[str, np.ndarray], target: Kind) -> None:
     """Write the heads' weights into the arrays of the target, and the ratio of scales into the queries."""
-    own = np.asarray(heads.ids)
-    read = np.asarray(target.groups)[own]
+    ids = np.asarray(heads.ids)
+    kv_heads = np.asarray(target.groups)[ids]
     for name in ("query", "key", "value"):
-        source, there = (np.arange(len(own)), own) if name == "query" else (np.asarray(heads.groups), read)
+        sources, targets = (np.arange(len(ids)), ids) if name == "query" else (np.asarray(heads.groups), kv_heads)
         size = weights[name].shape[-1]
-        filled[name][:, there, :size] = weights[name][:, source]
+        filled[name][:, targets, :size] = weights[name][:, sources]
         bias = f"{name}_bias"
         if bias in weights and bias in filled:
-            filled[bias][there, :size] = weights[bias][source]
+            filled[bias][targets, :size] = weights[bias][sources]
     kernel = weights["output/kernel"]
-    filled["output/kernel"][own, : kernel.shape[1]] = kernel
+    filled["output/kernel"][ids, : kernel.shape[1]] = kernel
     factor = heads.logit_scale / target.logit_scale
     if factor != 1.0 and "query_norm/scale" in filled:
         scale = filled["query_norm/scale"]
@@ -128,28 +129,13 @@ def _place(filled: dict[str, np.ndarray], heads: Kind, weights: Mapping[str, np.
             filled[name] = (filled[name] * factor).astype(filled[name].dtype)
 
 
-def _check_same(heads: Kind, target: Kind) -> None:
-    """Raise unless the heads are normalised as the target's, and as large if they turn: neither can be widened."""
-    own, norms = ([each.options.get(f"{name}_norm") for name in ("query", "key")] for each in (heads, target))
-    if own != norms:
-        raise InexpressibleError("its norms of queries and keys are not those of the other layers")
-    if heads.head_dim != target.head_dim and (heads.rotary is not None or any(norms)):
-        raise InexpressibleError(f"heads of size {heads.head_dim} that turn cannot be widened to {target.head_dim}")
-
-
 def _kv_heads(num_heads: int, layers: Sequence[Kind]) -> int:
     """Return the fewest KV heads that equal groups of consecutive heads can share."""
-    for count in range(1, num_heads):
-        if num_heads % count == 0 and all(_agrees(heads, num_heads, count) for heads in layers):
+    for count in (count for count in range(1, num_heads) if num_heads % count == 0):
+        keys = [{(head * count // num_heads, key) for head, key in zip(a.ids, a.groups, strict=True)} for a in layers]
+        if all(len(pairs) == len(dict(pairs)) for pairs in keys):  # one KV head in each group
             return count
     return num_heads
-
-
-def _agrees(heads: Kind, num_heads: int, count: int) -> bool:
-    """Return whether the heads of each of `count` groups read the same KV head."""
-    read: dict[int, int] = {}
-    pairs = zip(heads.ids, heads.groups, strict=True)
-    return all(read.setdefault(head * count // num_heads, key) == key for head, key in pairs)
 
 
 def _bias_heads(model: Model, head_stack: str) -> int:

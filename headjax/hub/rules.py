@@ -38,14 +38,14 @@ class TensorForm:
 
     def load(self, theirs: np.ndarray, ours: Sequence[nnx.Param[Any]], part: int) -> np.ndarray:
         """Return our tensor number `part`, perhaps as a view of the file's."""
-        turned = np.moveaxis(theirs, 0, -1) if self.last_first else theirs
+        array = np.moveaxis(theirs, 0, -1) if self.last_first else theirs
         if self.by_head:
-            turned = turned.reshape(*ours[part].shape[:-1], len(ours), -1)[..., part, :]
+            array = array.reshape(*ours[part].shape[:-1], len(ours), -1)[..., part, :]
         elif len(ours) > 1:
             sizes = self._sizes(ours)
             start = sum(sizes[:part])
-            turned = turned[..., start : start + sizes[part]]
-        return turned.reshape(ours[part].shape)
+            array = array[..., start : start + sizes[part]]
+        return array.reshape(ours[part].shape)
 
     def store(self, arrays: Sequence[np.ndarray], ours: Sequence[nnx.Param[Any]]) -> np.ndarray:
         """Return the file's tensor."""
@@ -82,7 +82,7 @@ LAST_FIRST = TensorForm(lambda ours: ours.shape, last_first=True)
 
 
 def leading(ones: int = 1) -> TensorForm:
-    """Return the form of our shape behind dimensions of one: `[1, vocabulary]`, `[1, 1, width]`."""
+    """Return the form whose shape has leading dimensions of size 1: `[1, vocabulary]`, `[1, 1, width]`."""
     return TensorForm(lambda ours: (1,) * ones + ours.shape)
 
 
@@ -174,17 +174,17 @@ class Place(NamedTuple):
 
 def places(config: ModelConfig) -> dict[str, Place]:
     """Return every tensor a model declares, by its path with the layer's number in place of the run's name."""
-    found: dict[str, Place] = {}
+    tensors: dict[str, Place] = {}
     for path, tensor in flatten(config.tensors()).items():
         run = _RUN.fullmatch(path)
         if run is None:
-            found[path] = Place(path, None, tensor)
+            tensors[path] = Place(path, None, tensor)
         elif not tensor.stacked:
-            found[f"{run[1]}{run[2]}{run[4]}"] = Place(path, None, tensor)
+            tensors[f"{run[1]}{run[2]}{run[4]}"] = Place(path, None, tensor)
         else:
             for index, number in enumerate(range(int(run[2]), int(run[3]) + 1)):
-                found[f"{run[1]}{number}{run[4]}"] = Place(path, index, one_layer(tensor))
-    return found
+                tensors[f"{run[1]}{number}{run[4]}"] = Place(path, index, one_layer(tensor))
+    return tensors
 
 
 class BoundRule(NamedTuple):

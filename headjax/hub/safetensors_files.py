@@ -75,10 +75,9 @@ class SafetensorsFiles:
             return file.get_tensor(name)
 
     def _header(self, file: Path) -> dict[str, StoredTensor]:
-        """Return the tensors of a file."""
         with self._opened(file) as opened:
-            slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-            return {name: StoredTensor(file, one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
+            tensors = ((name, opened.get_slice(name)) for name in opened.keys())  # noqa: SIM118
+            return {name: StoredTensor(file, tensor.get_dtype(), tuple(tensor.get_shape())) for name, tensor in tensors}
 
     @contextlib.contextmanager
     def _opened(self, file: Path) -> Iterator[Any]:

@@ -124,9 +124,9 @@ def is_cross_encoder(files: Mapping[str, bytes], config: Mapping[str, Any]) -> b
 def with_scores(task: Any, folder: Path, files: Mapping[str, bytes], config: Mapping[str, Any]) -> TaskOutput:
     """Return the output of a cross-encoder with the length of its texts and the activation of its numbers."""
     scored = isinstance(task, Regression)
-    settings, own = _settings(folder, files), Fields(config, folder / "config.json")
-    group = Fields(own.group(_GROUP), f"{own.file}: {_GROUP}")
-    places = ((settings, "activation_fn"), (group, "activation_fn"), (own, _OLD_ACTIVATION))
+    settings, model_fields = _settings(folder, files), Fields(config, folder / "config.json")
+    group = Fields(model_fields.group(_GROUP), f"{model_fields.file}: {_GROUP}")
+    places = ((settings, "activation_fn"), (group, "activation_fn"), (model_fields, _OLD_ACTIVATION))
     usual = next(iter(SCORES)) if scored and task.outputs == 1 else "torch.nn.Identity"
     fields, name = next(((fields, name) for fields, name in places if fields.has(name)), (settings, "activation_fn"))
     known = [theirs for theirs, ours in SCORES.items() if ours is None or scored]
@@ -148,9 +148,9 @@ def pipeline_config(
 
     `fields` are those of its `config.json`. Sentence vectors come in place of another output.
     """
-    task, own = read_task(folder, files), getattr(config, "task", None)
-    if task is None and isinstance(own, _SCORED) and is_cross_encoder(files, fields):
-        return dataclasses.replace(config, task=with_scores(own, folder, files, fields))  # type: ignore[call-arg]
+    task, usual = read_task(folder, files), getattr(config, "task", None)
+    if task is None and isinstance(usual, _SCORED) and is_cross_encoder(files, fields):
+        return dataclasses.replace(config, task=with_scores(usual, folder, files, fields))  # type: ignore[call-arg]
     if task is None:
         return config
     if isinstance(config, DecoderConfig):
@@ -168,19 +168,19 @@ def read_cased(folder: Path, files: Mapping[str, bytes], tokenizer: Tokenizer | 
     if normalizer is not None and normalizer.normalize_str("A") == normalizer.normalize_str("a"):
         return tokenizer
     data = json.loads(tokenizer.vocabulary)
-    own = [data["normalizer"]] if data.get("normalizer") else []
-    data["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *own]}
+    normalizers = [data["normalizer"]] if data.get("normalizer") else []
+    data["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *normalizers]}
     return dataclasses.replace(tokenizer, vocabulary=json.dumps(data, ensure_ascii=False))
 
 
 def score_files(task: Any) -> dict[str, bytes]:
     """Return the files of a cross-encoder."""
-    found: dict[str, Any] = {
+    files: dict[str, Any] = {
         MODULES: [_module(0, "", "Transformer")],
         SETTINGS: {"model_type": "CrossEncoder", "prompts": {}, **score_group(task)},
         TRANSFORMER[0]: {"max_seq_length": task.max_seq_length, "transformer_task": "sequence-classification"},
     }
-    return _written(found)
+    return _written(files)
 
 
 def score_group(task: Any) -> dict[str, str]:
@@ -198,7 +198,7 @@ def task_files(task: SentenceSimilarity, width: int) -> dict[str, bytes]:
     flags: dict[str, Any] = {flag: mode in task.pooling for flag, mode in _FLAGS.items()}
     usual = tuple(mode for mode in _FLAGS.values() if mode in task.pooling) == task.pooling
     pooling = {"word_embedding_dimension": width, **(flags if usual else {"pooling_mode": list(task.pooling)})}
-    found: dict[str, Any] = {
+    files: dict[str, Any] = {
         MODULES: modules,
         SETTINGS: {
             "prompts": dict(task.prompts),
@@ -211,14 +211,14 @@ def task_files(task: SentenceSimilarity, width: int) -> dict[str, bytes]:
     }
     names = {ours: theirs for theirs, ours in _PHI.items()}
     for place, dense, size in zip(DENSE, task.dense, task.sizes(width), strict=False):
-        found[f"{place}/config.json"] = {
+        files[f"{place}/config.json"] = {
             "in_features": size,
             "out_features": dense.size,
             "bias": dense.bias,
             "activation_function": names[dense.activation],
         }
-    found |= {f"{place}/config.json": {} for place in normalize}
-    return _written(found)
+    files |= {f"{place}/config.json": {} for place in normalize}
+    return _written(files)
 
 
 def _module(number: int, place: str, kind: str) -> dict[str, Any]:
@@ -232,17 +232,17 @@ def _written(files: Mapping[str, Any]) -> dict[str, bytes]:
 def pipeline_files(model: Model) -> dict[str, bytes]:
     """Return the files of a model's task: those that it came with if they describe it, else new ones, if any."""
     task = getattr(model.config, "task", None)
-    own = {name: data for name, data in model.files.items() if name.partition("/")[0] in PIPELINE}
-    read = own | {name: data for name, data in model.files.items() if name == "tokenizer_config.json"}
+    carried = {name: data for name, data in model.files.items() if name.partition("/")[0] in PIPELINE}
+    read = carried | {name: data for name, data in model.files.items() if name == "tokenizer_config.json"}
     if isinstance(task, SentenceSimilarity):
-        return own if read_task(Path(), read) == task else task_files(task, model.config.width)
-    if isinstance(task, _SCORED) and is_cross_encoder(own, {}):
+        return carried if read_task(Path(), read) == task else task_files(task, model.config.width)
+    if isinstance(task, _SCORED) and is_cross_encoder(carried, {}):
         with contextlib.suppress(ConfigError):  # of an activation that such an output cannot have
             if with_scores(plain_scores(task), Path(), read, {}) == task:
-                return own
+                return carried
     if isinstance(task, _SCORED) and task != plain_scores(task):
         return score_files(task)
-    return {} if MODULES in own else own
+    return {} if MODULES in carried else carried
 
 
 def score_fields(task: Any, files: Collection[str], past: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,15 +260,16 @@ def plain_scores(task: Any) -> TaskOutput:
 
 def read_maps(folder: Path, declared: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return the weights of maps by their paths, checked to be those declared."""
-    found: dict[str, np.ndarray] = {}
+    maps: dict[str, np.ndarray] = {}
     names = {"linear.weight": "kernel", "linear.bias": "bias"}
     for place, (name, tensors) in zip(DENSE, declared.items(), strict=False):
         files = SafetensorsFiles(folder / place)
-        own = {names.get(theirs, theirs): files.read(theirs).T for theirs in files.entries}
-        if {path: array.shape for path, array in own.items()} != {path: one.shape for path, one in tensors.items()}:
+        arrays = {names.get(theirs, theirs): files.read(theirs).T for theirs in files.entries}
+        shapes = {path: tensor.shape for path, tensor in tensors.items()}
+        if {path: array.shape for path, array in arrays.items()} != shapes:
             raise ParameterError(f"{files.source}: not the tensors of its config.json")
-        found |= {f"{name}/{path}": array for path, array in own.items()}
-    return found
+        maps |= {f"{name}/{path}": array for path, array in arrays.items()}
+    return maps
 
 
 def write_maps(model: Model, folder: Path) -> None:
@@ -378,7 +379,6 @@ def _check_reading(folder: Path, files: Mapping[str, bytes], task: str, output: 
 
 
 def _max_seq_length(folder: Path, files: Mapping[str, bytes]) -> int | None:
-    """Return the greatest number of tokens."""
     limit = _reading(folder, files).integer("max_seq_length", 0)
     if not limit:
         limit = int(_fields(folder, files, "tokenizer_config.json").data.get("model_max_length") or UNLIMITED)

@@ -145,18 +145,18 @@ class Dropped(Fixed):
 
 
 SHALLOW = 1000
-"""Number of layers that is built in no time; more need a tensor each. Layers that share all of theirs stay below."""
+"""Number of layers that are always accepted; of more, which take long to build, the files must hold a tensor each."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Layers:
-    """The fields of a config with a value for each layer: `spread` gives each layer's own, `gather` those of all."""
+    """Values that differ by layer: `spread` splits the fields into those of each layer, `gather` merges them again."""
 
     count: Field
     parts: Mapping[str, Any]  # entries of a layer, by the name of our field
     spread: Callable[[Fields, int], Sequence[Mapping[str, Any]]] | None = None
     gather: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda written: written[0]
-    counted: str = "num_layers"  # our field of the number
+    count_name: str = "num_layers"  # our field of the number
 
     def read(self, fields: Fields) -> dict[str, Any]:
         """Return the values of our fields."""
@@ -164,19 +164,23 @@ class Layers:
         if fields.tensors and count > max(len(fields.tensors), SHALLOW):
             message = f"{count:,} layers, but the files hold {len(fields.tensors):,} tensors"
             raise fields.error(self.count.name, message)
-        layers = [fields] if self.spread is None else [fields.having(own) for own in self.spread(fields, count)]
+        layers = (
+            [fields]
+            if self.spread is None
+            else [fields.having(layer_fields) for layer_fields in self.spread(fields, count)]
+        )
         values = {name: [part.read(layer) for layer in layers] for name, part in _entries(self.parts).items()}
-        found = {name: tuple(each if self.spread else each * count) for name, each in values.items()}
-        return {self.counted: count} | found
+        fields_by_layer = {name: tuple(each if self.spread else each * count) for name, each in values.items()}
+        return {self.count_name: count} | fields_by_layer
 
     def write(self, config: Any) -> dict[str, Any]:
         """Return the fields that give these values."""
-        count = getattr(config, self.counted)
+        count = getattr(config, self.count_name)
         written: list[dict[str, Any]] = [{} for _ in range(1 if self.spread is None else count)]
         for name, part in _entries(self.parts).items():
-            for number, own in enumerate(written):
-                own.update(part.write(getattr(config, name)[number], f"{name}[{number}]") | own)
-        return self.count.write(count, self.counted) | dict(self.gather(written))
+            for number, layer in enumerate(written):
+                layer.update(part.write(getattr(config, name)[number], f"{name}[{number}]") | layer)
+        return self.count.write(count, self.count_name) | dict(self.gather(written))
 
 
 @dataclasses.dataclass(frozen=True)

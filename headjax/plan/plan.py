@@ -63,22 +63,25 @@ def collectives(text: str) -> dict[str, Collective]:
     latter are counted apart, as `all-reduce between slices`, with the bytes that one device hands to its host.
     """
     computations, entry = _computations(text)
-    found: dict[str, Collective] = {}
+    by_kind: dict[str, Collective] = {}
 
     def visit(name: str, times: int) -> None:
         sizes = {instruction.name: _size(instruction.shape) for instruction in computations[name]}
         for instruction in computations[name]:
             if kind := _kind(name, instruction):
-                before = found.get(kind, Collective(0, 0))
-                moved = times * _moved(kind, instruction, sizes)
-                found[kind] = Collective(before.count + times, before.bytes + moved)
+                operands = re.findall(r"%([\w.\-]+)", instruction.rest.split("), ")[0])
+                moved = sum(sizes.get(operand, 0) for operand in operands)
+                if kind == "all-gather":  # the result of an asynchronous start also lists the operands
+                    moved = sizes[instruction.name] - (moved if instruction.operation.endswith("-start") else 0)
+                before = by_kind.get(kind, Collective(0, 0))
+                by_kind[kind] = Collective(before.count + times, before.bytes + times * moved)
             trips = _trips(instruction, computations) if instruction.operation == "while" else 1
             for called in re.findall(r"[\w.\-]+", " ".join(map(" ".join, _CALLED.findall(instruction.rest)))):
                 if called in computations:
                     visit(called, times * trips)
 
     visit(entry, 1)
-    return found
+    return by_kind
 
 
 def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
@@ -92,8 +95,8 @@ def _computations(text: str) -> tuple[dict[str, list[_Instruction]], str]:
             entry = current if line.startswith("ENTRY") else entry
         elif line == "}":  # other lines without indentation go on with an instruction: what a kernel says of itself
             current = None
-        elif current is not None and (found := _INSTRUCTION.match(line)):
-            computations[current].append(_Instruction(*found.groups()))
+        elif current is not None and (parts := _INSTRUCTION.match(line)):
+            computations[current].append(_Instruction(*parts.groups()))
     return computations, entry
 
 
@@ -111,22 +114,13 @@ def _kind(computation: str, instruction: _Instruction) -> str | None:
 
 def _trips(loop: _Instruction, computations: dict[str, list[_Instruction]]) -> int:
     """Return the number of runs of a loop's body: the compiler's note, or the one number in the loop's condition."""
-    if known := _TRIPS.search(loop.rest):
-        return int(known[1])
+    if note := _TRIPS.search(loop.rest):
+        return int(note[1])
     condition = re.search(r"condition=%?([\w.\-]+)", loop.rest)
     body = computations.get(condition[1], []) if condition else []
     constants = [re.match(r"(\d+)\)", entry.rest) for entry in body if entry.operation == "constant"]
-    bounds = [int(found[1]) for found in constants if found]
+    bounds = [int(match[1]) for match in constants if match]
     return bounds[0] if len(bounds) == 1 else 1
-
-
-def _moved(kind: str, instruction: _Instruction, sizes: dict[str, int]) -> int:
-    """Return the bytes of a message."""
-    given = sum(sizes.get(name, 0) for name in re.findall(r"%([\w.\-]+)", instruction.rest.split("), ")[0]))
-    if kind != "all-gather":
-        return given
-    # The result of an asynchronous start also lists the operands.
-    return _size(instruction.shape) - (given if instruction.operation.endswith("-start") else 0)
 
 
 def _size(shape: str) -> int:
@@ -141,8 +135,8 @@ def _size(shape: str) -> int:
 
 
 BEYOND = 1000
-"""Times a slice's memory from which on a model is refused. One that needs less is planned, to say by how much it is too
-large; at larger sizes the compiler hangs or ends its process."""
+"""Largest training state that is compiled, as a multiple of the slice's memory: the plan says by how much it is too
+large. With larger ones the compiler hangs or ends its process."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,13 +179,13 @@ class Plan(NamedTuple):
 def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfig:
     """Read a plan's inputs from a training config; of the data it needs the length alone."""
     needed = {field.name for field in dataclasses.fields(PlanConfig)} - {"length"}
-    given = {name: entry for name, entry in data.items() if name in needed}
+    fields = {name: entry for name, entry in data.items() if name in needed}
     model = ModelSource.of(data).architecture()
-    found = length or dict(data.get("data", {})).get("length") or getattr(model, "max_length", None)
-    found = found or max(model.attention_lengths(next(iter(model.attentions())), 0)) or None
-    if found is None:
+    tokens = length or dict(data.get("data", {})).get("length") or getattr(model, "max_length", None)
+    tokens = tokens or max(model.attention_lengths(next(iter(model.attentions())), 0)) or None
+    if tokens is None:
         raise ConfigError("config.data.length: missing, and the model has no limit of positions; give one")
-    return from_data(PlanConfig, {**given, "length": found})
+    return from_data(PlanConfig, {**fields, "length": tokens})
 
 
 def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
@@ -202,10 +196,10 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
     model = config.architecture()
     examples = f"{config.batch_size:,} examples of {config.length:,} tokens"
     require(config.batch_size * config.length < 2**31, "config.batch_size", f"{examples} are 2**31 tokens or more")
-    parameters, there = count(model.tensors()), where.num_devices * where.chip.hbm_bytes
+    parameters, memory = count(model.tensors()), where.num_devices * where.chip.hbm_bytes
     needed = f"{parameters:,} parameters in training take at least {STATE * parameters / 1e9:,.3g} GB"
-    has = f"of which {where.name} has {there / 1e9:,.3g}"
-    require(STATE * parameters <= BEYOND * there, "config.model", f"{needed}, {has}")
+    has = f"of which {where.name} has {memory / 1e9:,.3g}"
+    require(STATE * parameters <= BEYOND * memory, "config.model", f"{needed}, {has}")
     shardings(model.tensors(), mesh, sharding=config.sharding)
     return model, mesh
 
@@ -252,8 +246,8 @@ def plan(config: PlanConfig, where: Slice) -> Plan:
 
 def _needed(message: str) -> int:
     """Return the memory that a program needs, from the compiler's error that there is less."""
-    found = re.search(r"Used ([\d.]+)([KMGT]) of [\d.]+[KMGT] hbm|memory required .*?\(([\d.]+)([KMGT])\)", message)
-    if found is None:
+    match = re.search(r"Used ([\d.]+)([KMGT]) of [\d.]+[KMGT] hbm|memory required .*?\(([\d.]+)([KMGT])\)", message)
+    if match is None:
         raise ConfigError(f"the step cannot be compiled for this slice: {' '.join(message.split())[:300]}")
-    number, unit = (found[1], found[2]) if found[1] else (found[3], found[4])
+    number, unit = (match[1], match[2]) if match[1] else (match[3], match[4])
     return int(float(number) * GIB * {"K": 2**-20, "M": 2**-10, "G": 1, "T": 2**10}[unit])

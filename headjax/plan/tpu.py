@@ -20,7 +20,7 @@ class Chip(NamedTuple):
     """A TPU generation."""
 
     name: str
-    counted: int
+    units: int  # that Cloud names count for a chip
     devices: int
     dimensions: int
     max_chips: int
@@ -86,11 +86,11 @@ class Slice(NamedTuple):
         if self.slices > 1:
             options["num_slices"] = self.slices
         try:
-            found = topologies.get_topology_desc(platform="tpu", topology_name=self.topology, **options)
+            topology = topologies.get_topology_desc(platform="tpu", topology_name=self.topology, **options)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(f"topology: the compiler refuses {self.name} ({self.topology}): {reason}") from None
-        return list(found.devices)
+        return list(topology.devices)
 
 
 def find_slice(name: str) -> Slice:
@@ -111,13 +111,13 @@ def find_slice(name: str) -> Slice:
     size = int(match[2])
     if size not in _sizes(chip):
         raise ConfigError(f"topology: there is no {chip.name}-{size}; known: {_known(chip)}")
-    return Slice(name, chip, _shape(size // chip.counted, chip.dimensions), int(match[3] or 1))
+    return Slice(name, chip, _shape(size // chip.units, chip.dimensions), int(match[3] or 1))
 
 
 def _sizes(chip: Chip) -> list[int]:
     """Return the numbers in the names of a generation's slices."""
     chips = [2**power for power in range(2, chip.max_chips.bit_length())]
-    return [count * chip.counted for count in ([1] if chip.name in SINGLE_CHIP else []) + chips]
+    return [count * chip.units for count in ([1] if chip.name in SINGLE_CHIP else []) + chips]
 
 
 def _shape(chips: int, dimensions: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from headjax.core import numbers
 from headjax.core.errors import DataError
-from headjax.report.style import INK, WIDTH, Look, Plot, legend_below, look, new_figure, style, wrap
+from headjax.report.style import INK, WIDTH, Plot, legend_below, look, new_figure, style, wrap
 
 Points = Sequence[tuple[float, float]]
 """`(x, y)` pairs; a y that is not finite (a run that diverged) leaves a gap."""
@@ -58,10 +58,13 @@ def draw(
     with style():
         figure = new_figure(WIDTH, 4.2)
         axes = figure.subplots()
-        lines = {
-            name: _band(axes, f"curves[{name!r}]", points, y.scale, look(place))
-            for place, (name, points) in enumerate(series.items())
-        }
+        lines: dict[str, Line2D] = {}
+        for place, (name, points) in enumerate(series.items()):
+            entry, curve = look(place), reduced(f"curves[{name!r}]", points, y.scale)
+            if np.any(curve.high > curve.low):
+                axes.fill_between(curve.x, curve.low, curve.high, color=entry.color, alpha=0.18, linewidth=0)
+            markers = max(1, len(curve.x) // 10)
+            (lines[name],) = axes.plot(curve.x, curve.mean, **entry.drawn, markevery=markers)
         if level is not None:
             lines[f"{level[0]}: {(y.format or numbers.significant)(level[1])}"] = axes.axhline(level[1], **LEVEL)
         scaled(axes, y)
@@ -72,31 +75,21 @@ def draw(
     return Plot(figure, alt)
 
 
-def _band(axes: Axes, field: str, points: Points, scale: Scale, entry: Look) -> Line2D:
-    curve = reduced(field, points, scale)
-    if np.any(curve.high > curve.low):
-        axes.fill_between(curve.x, curve.low, curve.high, color=entry.color, alpha=0.18, linewidth=0)
-    (line,) = axes.plot(curve.x, curve.mean, **entry.drawn, markevery=max(1, len(curve.x) // 10))
-    return line
-
-
 def scaled(axes: Axes, y: Axis) -> None:
-    """Give axes their vertical scale, numbers and label; a logarithmic one has plain numbers."""
+    """Give axes their vertical scale, numbers and label.
+
+    A logarithmic one has plain numbers at 1, 2 and 5, over four decades at powers of ten alone.
+    """
     if y.scale == "log":
-        _logarithmic(axes)
+        axes.set_yscale("log")
+        low, high = axes.yaxis.get_data_interval()
+        logarithmic = LogLocator(subs=(1, 2, 5) if high < 1e4 * low else (1,))
+        axes.yaxis.set_major_locator(logarithmic if high > 20 * low else MaxNLocator(6))
+        axes.yaxis.set_major_formatter(_written(numbers.count))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     elif y.format is not None:
         axes.yaxis.set_major_formatter(_written(y.format))
     axes.set(ylim=y.limits, ylabel=wrap(y.label, 3.0, 11.0))
-
-
-def _logarithmic(axes: Axes) -> None:
-    """Make the vertical axis logarithmic, with numbers at 1, 2 and 5; over four decades at powers of ten alone."""
-    axes.set_yscale("log")
-    low, high = axes.yaxis.get_data_interval()
-    logarithmic = LogLocator(subs=(1, 2, 5) if high < 1e4 * low else (1,))
-    axes.yaxis.set_major_locator(logarithmic if high > 20 * low else MaxNLocator(6))
-    axes.yaxis.set_major_formatter(_written(numbers.count))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _written(form: numbers.Format) -> FuncFormatter:
@@ -165,13 +158,11 @@ def pruning_curves(
     level = None if baseline is None or not np.isfinite(baseline) else ("all heads", baseline)
     return draw(
         curves,
-        x=Axis("Heads removed (% of all heads)", _bare_percent, limits=(-0.02, 1.02)),
+        x=Axis(
+            "Heads removed (% of all heads)", lambda share: numbers.percent(share).rstrip("%"), limits=(-0.02, 1.02)
+        ),
         y=Axis(f"{metric}, {better} is better", scale=scale),
         title=title,
         alt=f"{title}: line plot of {metric} against the share of heads removed, 0 to 100 %. {spans(curves)}.",
         level=level,
     )
-
-
-def _bare_percent(fraction: float | None) -> str:
-    return numbers.percent(fraction).rstrip("%")

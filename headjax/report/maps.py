@@ -146,13 +146,10 @@ def _panel(axes: Axes, array: np.ndarray, colors: Colormap, limits: Normalize, *
         if not np.isnan(array[layer, head]):
             red, green, blue, _ = colors(limits(array[layer, head]))
             dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
-            text = _short(float(array[layer, head]))
+            value = float(array[layer, head])
+            decimals = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2  # four characters have room
+            text = f"{value:.{decimals}f}"
             axes.text(head, layer, text, ha="center", va="center", fontsize=10, color="white" if dark else "black")
-
-
-def _short(value: float) -> str:
-    """At most four characters, as a cell has room for."""
-    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
 
 
 def _ticks(count: int) -> range:

@@ -55,11 +55,22 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"paragraphs": _paragraphs, "json": _json}
+    environment.filters |= {
+        "paragraphs": _paragraphs,
+        # Within a script element, which no text in it can end.
+        "json": lambda data: Markup(json.dumps(data, allow_nan=False).replace("<", "\\u003c")),
+    }
     scripts = ["page.js", "viewer.js"] if any(section.viewer is not None for section in sections) else ["page.js"]
     script = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in scripts)
+    address = "data:image/svg+xml;base64,"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    embedded = [(each, [(_image(picture.plot), picture) for picture in each.figures]) for each in sections]
+    embedded = [
+        (
+            section,
+            [(address + base64.b64encode(figure.plot.svg().encode()).decode(), figure) for figure in section.figures],
+        )
+        for section in sections
+    ]
     return environment.get_template("page.html").render(
         title=title,
         summary=summary,
@@ -77,24 +88,11 @@ def write_page(path: str | os.PathLike[str], page: str) -> Path:
     return write_file(path, page.encode("utf-8", "backslashreplace"))
 
 
-def _json(data: Any) -> Markup:
-    """Data as JSON within a script element, which no text in it can end."""
-    return Markup(json.dumps(data, allow_nan=False).replace("<", "\\u003c"))
-
-
 def _paragraphs(text: str) -> list[Markup]:
-    """Escaped paragraphs, with `backticks` as code."""
-    return [_inline(block) for block in re.split(r"\n\s*\n", text.strip()) if block]
-
-
-def _inline(block: str) -> Markup:
-    parts = block.split("`")
-    if len(parts) % 2 == 0:  # a lone backtick means itself
-        return escape(block)
-    code = Markup("<code>{}</code>")
-    return Markup("").join(code.format(part) if i % 2 else escape(part) for i, part in enumerate(parts))
-
-
-def _image(plot: Plot) -> str:
-    """The plot as an address that holds its SVG."""
-    return "data:image/svg+xml;base64," + base64.b64encode(plot.svg().encode()).decode()
+    """Escaped paragraphs, with `backticks` as code; a lone backtick means itself."""
+    code, paragraphs = Markup("<code>{}</code>"), []
+    for block in filter(None, re.split(r"\n\s*\n", text.strip())):
+        parts = block.split("`") if block.count("`") % 2 == 0 else [block]
+        inline = (code.format(part) if i % 2 else escape(part) for i, part in enumerate(parts))
+        paragraphs.append(Markup("").join(inline))
+    return paragraphs

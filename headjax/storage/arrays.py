@@ -57,27 +57,24 @@ def read_params(tensors: Tensors, path: Path, mesh: Mesh | None) -> Params:
             raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
         check(tensors, stored)
         flat = flatten(stored)
-        check_arrays(str(path.parent), map(_bytes, flat.values()), memory_of(mesh))
+        sizes = (math.prod(entry.shape) * np.dtype(entry.dtype).itemsize for entry in flat.values())
+        check_arrays(str(path.parent), sizes, memory_of(mesh))
         places = {} if mesh is None else flatten(shardings(tensors, mesh))
         shapes = jax.tree.map(lambda entry: jax.ShapeDtypeStruct(entry.shape, entry.dtype), stored)
 
-        def wanted(keys: Any, entry: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
+        def restore_args(keys: Any, entry: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
             if mesh is None:
                 return ocp.RestoreArgs(restore_type=np.ndarray, dtype=entry.dtype)
             place = places["/".join(str(key.key) for key in keys)]
             return ocp.ArrayRestoreArgs(sharding=place, dtype=entry.dtype, global_shape=entry.shape)
 
-        args = ocp.args.PyTreeRestore(shapes, restore_args=jax.tree.map_with_path(wanted, shapes))
+        args = ocp.args.PyTreeRestore(shapes, restore_args=jax.tree.map_with_path(restore_args, shapes))
         try:
             restored = flatten(checkpointer.restore(folder, args=args))
         except Exception as error:
             raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
     # Without a mesh they belong to none, and compute on any one that is set later.
     return map_tensors(lambda name, _: jax.device_put(restored.pop(name)) if mesh is None else restored[name], tensors)
-
-
-def _bytes(entry: Any) -> int:
-    return math.prod(entry.shape) * np.dtype(entry.dtype).itemsize
 
 
 def _this_process_alone() -> Any:

@@ -80,14 +80,14 @@ def read_document(folder: Path, name: str) -> str:
 
 def _compare(file: Path, entry: Entry) -> None:
     try:
-        found = entry_of(file)
+        actual = entry_of(file)
     except FileNotFoundError:
         raise DamagedError(f"{file}: missing") from None
     except OSError as error:
         raise DamagedError(f"{file}: cannot be read ({error})") from None
-    if found != entry:
-        size = f"{found.bytes} bytes instead of {entry.bytes}"
-        why = size if found.bytes != entry.bytes else f"its bytes differ from their checksum in {RECORD}"
+    if actual != entry:
+        size = f"{actual.bytes} bytes instead of {entry.bytes}"
+        why = size if actual.bytes != entry.bytes else f"its bytes differ from their checksum in {RECORD}"
         raise DamagedError(f"{file}: damaged, {why}")
 
 
@@ -124,7 +124,10 @@ def replace_directory(new: Path, path: Path, layout: Layout) -> None:
     """Move a complete directory to its place, on its file system or from anywhere to a bucket; an older one goes."""
     check_target(path, layout)
     if is_bucket(path):
-        _publish(new, path, layout)
+        (path / layout.marker).unlink(missing_ok=True)
+        remove_tree(path)
+        for name in sorted(files_below(new), key=lambda name: name == layout.marker):  # the marker last
+            copy_file(new / name, path / name)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     old = beside(path, "old")
@@ -133,14 +136,6 @@ def replace_directory(new: Path, path: Path, layout: Layout) -> None:
     new.rename(path)
     sync_folder(path.parent)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _publish(source: Path, path: Path, layout: Layout) -> None:
-    """Copy a complete directory to its place in a bucket, its marker last."""
-    (path / layout.marker).unlink(missing_ok=True)
-    remove_tree(path)
-    for name in sorted(files_below(source), key=lambda name: name == layout.marker):
-        copy_file(source / name, path / name)
 
 
 def check_target(path: Path, layout: Layout) -> None:

@@ -53,16 +53,12 @@ def writing(path: Path) -> Iterator[None]:
     except Exception as error:
         line = format_error(error, path)
         if line is None and (str(path).startswith("gs://") or isinstance(error, _OF_WRITERS)):
-            line = f"{path}: cannot be written ({_reason(error)})"
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            reason = lines[0].rpartition(": ")[2][:200]  # before it stand the library's own steps and long paths
+            line = f"{path}: cannot be written ({reason})"
         if line is None or isinstance(error, MemoryError):
             raise
         raise HeadjaxError(line if ": " in line else f"{path}: {line}") from error
-
-
-def _reason(error: BaseException) -> str:
-    """Return the end of the first line of a library's error: what comes before are its own steps and long paths."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rpartition(": ")[2][:200]
 
 
 def silence_repeats() -> None:
@@ -80,7 +76,7 @@ def silence_repeats() -> None:
 
 
 def _unraisable(tell: Callable[[Any], object], error: Any) -> None:
-    """Tell an error that nobody can catch, but those of a future whose event loop is closed."""
+    """Report an error that nobody can catch, except those of futures whose event loop is closed."""
     if str(error.exc_value) != "Event loop is closed":
         tell(error)
 

@@ -90,8 +90,8 @@ def shown(path: str) -> str:
 def remove_leftovers(target: Path) -> None:
     """Delete what killed processes of this machine left `beside` a file or folder that is whole."""
     for entry in target.parent.glob(f".{glob.escape(target.name)}.*.*"):
-        found = _BESIDE.fullmatch(entry.name)
-        if found is None or found[3] != socket.gethostname() or process_lives(int(found[2])):
+        match = _BESIDE.fullmatch(entry.name)
+        if match is None or match[3] != socket.gethostname() or process_lives(int(match[2])):
             continue
         if entry.suffix == ".old" and not target.exists():
             continue

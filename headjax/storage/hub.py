@@ -32,13 +32,13 @@ def _downloaded(address: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
 
-    found = re.fullmatch(rf"{SCHEME}(datasets/|(?!datasets/))([^/@]+/[^/@]+)(?:@([^/]+))?/*(.*?)/*", address)
-    if found is None:
+    match = re.fullmatch(rf"{SCHEME}(datasets/|(?!datasets/))([^/@]+/[^/@]+)(?:@([^/]+))?/*(.*?)/*", address)
+    if match is None:
         expected = (
             f"{SCHEME}USER/NAME or {SCHEME}datasets/USER/NAME/FILE (NAME@REVISION for another revision than main)"
         )
         raise DataError(f"{address}: not a repository on the Hub; expected {expected}")
-    kind, name, revision, inside = found[1], found[2], unquote(found[3] or "") or None, found[4]
+    kind, name, revision, inside = match[1], match[2], unquote(match[3] or "") or None, match[4]
     # The Hub's patterns match across folders: a file, all of a folder, and files of one name for several languages.
     within = [f"{inside.replace('**/', '*')}{rest}" for rest in ("", "/*", ".*")]
     patterns = within if inside else None if kind else list(OF_MODELS)
@@ -54,7 +54,7 @@ def _downloaded(address: str) -> Path:
     except Exception as error:
         raise DataError(f"{address}: cannot be downloaded ({first_line(error)}); HF_TOKEN holds your token") from None
     place = Path(folder) / inside
-    there = (one for pattern in (place, place.parent / f"{glob.escape(place.name)}.*") for one in matches(pattern))
-    if not place.exists() and next(there, None) is None:
+    paths = (path for pattern in (place, place.parent / f"{glob.escape(place.name)}.*") for path in matches(pattern))
+    if not place.exists() and next(paths, None) is None:
         raise DataError(f"{address}: no such file in the repository")
     return place

@@ -51,8 +51,8 @@ def matches(pattern: Path) -> Iterator[Path]:
 
         return (path_of(SCHEME + name) for name in gcsfs.GCSFileSystem().glob(str(pattern)))
     folder = next(parent for parent in pattern.parents if parent.exists())
-    found = glob.glob(str(pattern.relative_to(folder)), root_dir=folder, recursive=True)
-    return (folder / name for name in found)
+    names = glob.glob(str(pattern.relative_to(folder)), root_dir=folder, recursive=True)
+    return (folder / name for name in names)
 
 
 def is_bucket(path: object) -> bool:
@@ -67,8 +67,8 @@ def absolute(path: Path) -> Path:
 
 def size_of(file: Path) -> int:
     """Return the size of a file in bytes."""
-    found: Any = file.stat()
-    size: int = found.length if is_bucket(file) else found.st_size
+    stat: Any = file.stat()
+    size: int = stat.length if is_bucket(file) else stat.st_size
     return size
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from headjax.core.errors import DataError
 from headjax.storage.files import read_document
 from headjax.storage.paths import path_of
-from headjax.tokenizers.marian import marian_tokenizer
 from headjax.tokenizers.tokenizer import (
     CONFIG_FILE,
     SPECIAL_FILE,
@@ -25,7 +24,7 @@ from headjax.tokenizers.tokenizer import (
     library_errors,
     object_of,
 )
-from headjax.tokenizers.vocabularies import wordpiece_tokenizer
+from headjax.tokenizers.vocabularies import marian_tokenizer, wordpiece_tokenizer
 
 MODEL_FILE = "config.json"
 
@@ -105,10 +104,10 @@ def _auto_tokenizer(folder: Path, named: str | Path) -> Any:
     except DataError as error:
         for name in (CONFIG_FILE, SPECIAL_FILE, "added_tokens.json", VOCABULARY_FILE, MODEL_FILE):
             read_object(path_of(named) / name)
-        said = str(error)
-        if "trust_remote_code" in said:
+        message = str(error)
+        if "trust_remote_code" in message:
             raise DataError(f"{named}: its tokenizer is code of the directory, which is not run; {WAY_OUT}") from None
-        raise DataError(f"{said[:300]}; {WAY_OUT}, or pip install sentencepiece for its model files") from None
+        raise DataError(f"{message[:300]}; {WAY_OUT}, or pip install sentencepiece for its model files") from None
     reads = {*type(theirs).vocab_files_names.values(), *_ANY_CLASS} - {None}
     if not any((folder / name).is_file() for name in reads):  # transformers makes an empty vocabulary
         files = " or ".join(sorted({*reads} - {*_ANY_CLASS[1:]}))
@@ -144,15 +143,15 @@ def _local_copy(folder: Path) -> Iterator[Path]:
 
 def open_tokenizer(path: str) -> Tokenizer:
     """Return the tokenizer of a `vocab.txt`, of a model directory, or of a folder that `AutoTokenizer` reads."""
-    given = path_of(path).expanduser()
-    if given.is_file():
-        return wordpiece_tokenizer(given)
-    if (given / "tokenizer" / VOCABULARY_FILE).is_file():
-        return Tokenizer.load(given / "tokenizer")
-    found = read_tokenizer(given) if given.is_dir() else None
-    if found is None:
+    folder = path_of(path).expanduser()
+    if folder.is_file():
+        return wordpiece_tokenizer(folder)
+    if (folder / "tokenizer" / VOCABULARY_FILE).is_file():
+        return Tokenizer.load(folder / "tokenizer")
+    tokenizer = read_tokenizer(folder) if folder.is_dir() else None
+    if tokenizer is None:
         raise DataError(f"{path}: no tokenizer there")
-    return found
+    return tokenizer
 
 
 def write_tokenizer(

@@ -72,8 +72,8 @@ class Tokenizer:
     @functools.cached_property
     def config(self) -> Mapping[str, Any]:
         """The fields of the settings."""
-        found: dict[str, Any] = json.loads(self.settings or "{}")
-        return found
+        fields: dict[str, Any] = json.loads(self.settings or "{}")
+        return fields
 
     @property
     def max_length(self) -> int | None:
@@ -163,8 +163,8 @@ class Tokenizer:
         for start in range(0, len(texts), _ENCODED_AT_ONCE):
             some = list(texts[start : start + _ENCODED_AT_ONCE])
             with library_errors(CANNOT_READ):
-                found = self.backend.encode_batch_fast(some, add_special_tokens=False)
-            encoded.extend(np.asarray(one.ids, dtype=np.int32) for one in found)
+                encodings = self.backend.encode_batch_fast(some, add_special_tokens=False)
+            encoded.extend(np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings)
         return encoded
 
     def prompt_ids(self, text: str, *, spelled: bool = True, template: bool = True) -> list[int]:
@@ -194,11 +194,11 @@ class Tokenizer:
             DataError: the tokenizer has no such token.
         """
         token = dict(self.special).get(role)
-        found = None if token is None else self.backend.token_to_id(token)
-        if found is None:
+        token_id = None if token is None else self.backend.token_to_id(token)
+        if token_id is None:
             roles = ", ".join(name for name, _ in self.special) or "none"
             raise DataError(f"tokenizer: it has no {role}; special tokens it has: {roles}")
-        return int(found)
+        return int(token_id)
 
     def save(self, directory: str | Path) -> None:
         """Write `tokenizer.json` and `special_tokens_map.json`, which `load` and other tools read.
@@ -225,7 +225,11 @@ class Tokenizer:
         vocabulary, special = (read_document(folder / name) for name in (VOCABULARY_FILE, SPECIAL_FILE))
         files = (folder / TARGET_FILE, folder / CONFIG_FILE)
         target, settings = (read_document(file) if file.is_file() else "" for file in files)
-        roles = _roles(special, folder / SPECIAL_FILE)
+        roles: dict[str, str] = {}
+        for role, value in object_of(special, folder / SPECIAL_FILE).items():
+            token = value.get("content") if isinstance(value, dict) else value  # an object has options beside it
+            if isinstance(token, str):
+                roles[role] = check_characters(token, f"{folder / SPECIAL_FILE}: {role}")
         object_of(settings or "{}", folder / CONFIG_FILE)
         loaded = cls(vocabulary, tuple(sorted(roles.items())), target, settings)
         try:
@@ -233,16 +237,6 @@ class Tokenizer:
         except DataError as error:
             raise DataError(f"{directory}/{error}") from None
         return loaded
-
-
-def _roles(text: str, file: Path) -> dict[str, str]:
-    """Return special tokens by role; a file holds each as a string, or as an object with its options."""
-    found: dict[str, str] = {}
-    for role, value in object_of(text, file).items():
-        token = value.get("content") if isinstance(value, dict) else value
-        if isinstance(token, str):
-            found[role] = check_characters(token, f"{file}: {role}")
-    return found
 
 
 def object_of(text: str, file: Path) -> dict[str, Any]:

@@ -106,13 +106,13 @@ class Form(Checked, abc.ABC):
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> ExampleSource:
         """Return records as examples, each made when it is read."""
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: ExampleSource) -> MeasureSpec | None:
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], source: ExampleSource) -> MeasureSpec | None:
         """Return the measure of examples to evaluate on; None for the loss alone."""
         names, measure = self.label_names, self.measure
         measure = "numbers" if measure == "classes" and not names else measure
         chosen = tuple(metrics) or (CLASS_METRICS if measure == "classes" else ())
-        told: dict[str, Any] = {"primary_metric": chosen[0], "chosen": chosen} if chosen else {}
-        return MeasureSpec(measure, told | ({"names": names} if names else {})) if measure else None
+        options: dict[str, Any] = {"primary_metric": chosen[0], "chosen": chosen} if chosen else {}
+        return MeasureSpec(measure, options | ({"names": names} if names else {})) if measure else None
 
     def protocol(self, tokenizer: Tokenizer, counts: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what a fixed protocol of evaluation states, by the counts of the examples to evaluate on."""
@@ -125,15 +125,15 @@ class Form(Checked, abc.ABC):
 
     def number(self, label: Any, place: str) -> int:
         """Return the number of a class by its name, of classes without names also by `LABEL_2`; a number is itself."""
-        found, names = label, self.label_names
+        result, names = label, self.label_names
         if isinstance(label, str):
             tried = [label.strip(), label_name(label)]
             if tell_nothing(names):
                 tried.append(tried[1].casefold().removeprefix("label_"))
-            found = next((number for name in tried if (number := self.index.find(name)) is not None), None)
-        if found is None or found not in range(len(names)):
+            result = next((number for name in tried if (number := self.index.find(name)) is not None), None)
+        if result is None or result not in range(len(names)):
             raise DataError(f"{place}: {unknown_name('label', str(label), names)}")
-        return int(found)
+        return int(result)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,14 +159,14 @@ def text(row: Row, name: str) -> str:
     """Return a field of a row that must be text."""
     value = row.values[name]
     if not isinstance(value, str) or not value.strip():
-        told = "blank; fill the cell, or delete the row" if isinstance(value, str) else repr(value)
-        raise DataError(f"{row.place}: {row.column(name)} is {told}")
+        reason = "blank; fill the cell, or delete the row" if isinstance(value, str) else repr(value)
+        raise DataError(f"{row.place}: {row.column(name)} is {reason}")
     return value
 
 
 def text_counts(texts: Sequence[str], tokens: int) -> dict[str, int]:
     """Return the numbers of words and bytes of texts, and of the tokens they were encoded as."""
-    words, size = sum(len(one.split()) for one in texts), sum(len(one.encode()) for one in texts)
+    words, size = sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts)
     return {"tokens": tokens, "words": words, "bytes": size}
 
 

@@ -119,8 +119,8 @@ class ImageForm(Form):
         pixels, channels = np.asarray(row.values["image"]), len(self.mean)
         pixels = np.repeat(pixels[:, :, None], channels, axis=2) if pixels.ndim == 2 else pixels
         if pixels.ndim != 3 or pixels.shape[2] != channels or pixels.dtype != np.uint8:
-            found = f"{pixels.dtype} {list(pixels.shape)}"
-            raise DataError(f"{row.place}: expected an image uint8 [height, width, {channels}], got {found}")
+            actual = f"{pixels.dtype} {list(pixels.shape)}"
+            raise DataError(f"{row.place}: expected an image uint8 [height, width, {channels}], got {actual}")
         if pixels.shape[:2] != (self.stored, self.stored):
             pixels = _scaled(pixels, self.stored, self.resample, self.stretched)
         return {"image": np.ascontiguousarray(pixels), "labels": label}

@@ -89,9 +89,9 @@ class MultiLabelForm(LabelledForm):
         return True
 
     def target(self, row: Row) -> np.ndarray:
-        held = np.zeros((1, len(self.classes)), np.float32)
-        held[0, [self.number(label, row.place) for label in row.values["label"]]] = 1.0
-        return held
+        labels = np.zeros((1, len(self.classes)), np.float32)
+        labels[0, [self.number(label, row.place) for label in row.values["label"]]] = 1.0
+        return labels
 
     def labels_of(self, row: Row) -> tuple[str, ...]:
         return tuple(map(label_name, row.values["label"]))
@@ -135,8 +135,8 @@ class SimilarityForm(SequenceForm):
         records: list[Record] = []
         for number, row in enumerate(kept):
             score = np.asarray([finite(row.place, row.values[label]) / self.scale], np.float32)
-            own = {name: column[number] for name, column in columns.items()}
-            records.append(own | {"labels": score} | self.more(row))
+            record = {name: column[number] for name, column in columns.items()}
+            records.append(record | {"labels": score} | self.more(row))
         counts = text_counts([*texts[0], *texts[1]], sum(map(self.tokens, records)))
         return Encoded(records, counts | _left_out(rows, kept))
 
@@ -190,20 +190,20 @@ class TagForm(SequenceForm):
         backend = changeable(tokenizer)
         backend.enable_truncation(self.length, direction=tokenizer.truncation_side)
         sizes = [len(row.values["tokens"]) for row in rows]
-        for row, words in zip(rows, sizes, strict=True):
-            if words != (tags := len(row.values["tags"])) or not words:
-                raise DataError(f"{row.place}: {words} words with {tags} tags")
+        for row, size in zip(rows, sizes, strict=True):
+            if size != (tags := len(row.values["tags"])) or not size:
+                raise DataError(f"{row.place}: {size} words with {tags} tags")
         with library_errors(CANNOT_READ):
             encoded = backend.encode_batch([list(row.values["tokens"]) for row in rows], is_pretokenized=True)
-        records = [self._record(row, one, tokenizer.types(one)) for row, one in zip(rows, encoded, strict=True)]
+        records: list[Record] = []
+        for row, encoding in zip(rows, encoded, strict=True):
+            words: Any = encoding.word_ids
+            numbers = [self.number(tag, row.place) for tag in row.values["tags"]]
+            firsts = [word is not None and word != before for word, before in zip(words, [None, *words], strict=False)]
+            labels = [numbers[word] if first else IGNORED for word, first in zip(words, firsts, strict=True)]
+            columns = zip(self.columns, (encoding.ids, tokenizer.types(encoding), labels), strict=True)
+            records.append({name: np.asarray(column, np.int32) for name, column in columns})
         return Encoded(records, {"words": sum(sizes), "tokens": sum(map(self.tokens, records))})
-
-    def _record(self, row: Row, encoded: Any, types: np.ndarray) -> Record:
-        words, numbers = encoded.word_ids, [self.number(tag, row.place) for tag in row.values["tags"]]
-        firsts = [word is not None and word != before for word, before in zip(words, [None, *words], strict=False)]
-        labels = [numbers[word] if first else IGNORED for word, first in zip(words, firsts, strict=True)]
-        columns = (encoded.ids, types, labels)
-        return {name: np.asarray(column, np.int32) for name, column in zip(self.columns, columns, strict=True)}
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
         return super().pad(record, length, padding_id) | {"labels": padded(record["labels"], length, IGNORED)}
@@ -217,9 +217,9 @@ def _left_out(rows: Sequence[Row], kept: Sequence[Row]) -> dict[str, int]:
 def finite(place: str, value: Any) -> float:
     """Return a label as a finite number."""
     try:
-        found = float(value)
+        number = float(value)
     except ValueError:
         raise DataError(f"{place}: the label {value!r} is not a number") from None
-    if not math.isfinite(found):
+    if not math.isfinite(number):
         raise DataError(f"{place}: the label {value!r} is not finite")
-    return found
+    return number

@@ -80,7 +80,7 @@ class _EndedForm(Form):
     def check(self, tokenizer: Tokenizer) -> None:
         tokenizer.special_id("eos_token")
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: ExampleSource) -> MeasureSpec | None:
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], source: ExampleSource) -> MeasureSpec | None:
         return language_measure(counts)
 
 
@@ -257,8 +257,8 @@ class TranslationForm(_EndedForm):
         pairs = [pair for pair in pairs if all(pair)]
         cut, end = None if split == "train" else self.length - 1, _end(tokenizer)
         sides = [
-            [np.concatenate([ids[:cut], end]) for ids in one.encode([pair[side] for pair in pairs])]
-            for side, one in enumerate((tokenizer, tokenizer.for_targets))
+            [np.concatenate([ids[:cut], end]) for ids in side_tokenizer.encode([pair[side] for pair in pairs])]
+            for side, side_tokenizer in enumerate((tokenizer, tokenizer.for_targets))
         ]
         sizes = np.asarray([[len(ids) for ids in side] for side in sides], np.int64).T.reshape(-1, 2)  # [pairs, sides]
         kept = np.flatnonzero((sizes <= self.length).all(axis=1))

@@ -38,25 +38,21 @@ def sentences(text: str) -> list[str]:
     A sentence ends at a blank line, and at `.`, `!` or `?` (and closing quotation marks and brackets) before white
     space and a capital or a digit, unless the full stop belongs to an abbreviation or an initial.
     """
-    found = []
+    parts = []
     for paragraph in re.split(r"\n\s*\n", text):
         plain = " ".join(paragraph.split())
         start = 0
         for match in _END.finditer(plain):
             begins = match[3].isupper() or match[3].isdecimal()
-            if not begins or (match[1] == "." and _abbreviated(plain[start : match.start()])):
+            word = _LAST_WORD.search(plain[start : match.start()]) if match[1] == "." else None
+            abbreviated = word and (word[1].lower() in ABBREVIATIONS or (len(word[1]) == 1 and word[1].isupper()))
+            if not begins or abbreviated:
                 continue
-            found.append(plain[start : match.end(2)])
+            parts.append(plain[start : match.end(2)])
             start = match.end()
         if plain[start:]:
-            found.append(plain[start:])
-    return found
-
-
-def _abbreviated(before: str) -> bool:
-    """Return whether the word before a full stop is an abbreviation or an initial."""
-    word = _LAST_WORD.search(before)
-    return word is not None and (word[1].lower() in ABBREVIATIONS or (len(word[1]) == 1 and word[1].isupper()))
+            parts.append(plain[start:])
+    return parts
 
 
 RANDOM_NEXT = 0.5
@@ -95,15 +91,15 @@ def next_sentence_pairs(
             second, place = np.concatenate(document[cut:end]), end
         else:
             other = int(generator.integers(len(documents) - 1))
-            found = documents[other + (other >= number)]
-            start = int(generator.integers(len(found)))
-            second = np.concatenate(found[start : _end(found, start, max(1, target - len(first)))])
+            other_document = documents[other + (other >= number)]
+            start = int(generator.integers(len(other_document)))
+            second = np.concatenate(other_document[start : _end(other_document, start, max(1, target - len(first)))])
             place = cut
         yield Pair(*_shortened(first, second, tokens, generator), follows)
 
 
 def _end(document: Sentences, start: int, tokens: int) -> int:
-    """Return the end of the sentences from one on that together have `tokens` tokens, or of the document."""
+    """Return the end of the first sentences from `start` on that together have `tokens` tokens; at most the last."""
     reached = np.cumsum([len(sentence) for sentence in document[start:]])
     return min(start + 1 + int(np.searchsorted(reached, tokens)), len(document))
 
@@ -210,10 +206,10 @@ class PretrainingForm(Form):
     ) -> dict[str, np.ndarray]:
         """Return a sequence with some of its tokens masked, their `positions`, and their `ids` before."""
         candidates = np.flatnonzero(~vocabulary.special[ids])
-        wanted = min(self.max_predictions, max(1, round(self.rate * len(ids))), len(candidates))
-        positions = np.sort(generator.permutation(candidates)[:wanted])
-        fate = generator.random(wanted)
-        drawn = vocabulary.ordinary[generator.integers(len(vocabulary.ordinary), size=wanted)]
+        count = min(self.max_predictions, max(1, round(self.rate * len(ids))), len(candidates))
+        positions = np.sort(generator.permutation(candidates)[:count])
+        fate = generator.random(count)
+        drawn = vocabulary.ordinary[generator.integers(len(vocabulary.ordinary), size=count)]
         hidden = ids.copy()
         hidden[positions] = np.select([fate < 0.8, fate < 0.9], [vocabulary.mask, drawn], ids[positions])
         return {"input_ids": hidden, "positions": positions, "ids": ids[positions]}
@@ -241,13 +237,13 @@ class PretrainingForm(Form):
 
 def _documents(tokenizer: Tokenizer, rows: Sequence[Row]) -> list[Sentences]:
     """Return the rows as documents of encoded sentences: at least two documents, or none."""
-    found: list[Sentences] = []
+    documents: list[Sentences] = []
     for row in rows:
         for chapter in pieces(row.values["text"], CHAPTER):
             encoded = [ids for ids in tokenizer.encode(sentences("".join(chapter))) if len(ids)]
             if encoded:
-                found.append(encoded)
-    if len(found) == 1:
-        middle = len(found[0]) // 2
-        found = [found[0][:middle], found[0][middle:]] if middle else []
-    return found
+                documents.append(encoded)
+    if len(documents) == 1:
+        middle = len(documents[0]) // 2
+        documents = [documents[0][:middle], documents[0][middle:]] if middle else []
+    return documents

@@ -82,21 +82,21 @@ class QuestionForm(SequenceForm):
         questions = [_question(row) for row in rows]
         records: list[Record] = []
         for number, windows in enumerate(self._windows(tokenizer, questions)):
-            for place, one in enumerate(windows):
-                inside = np.asarray([sequence == 1 for sequence in one.sequence_ids])
-                offsets = np.where(inside[:, None], np.asarray(one.offsets), 0)
+            for place, window in enumerate(windows):
+                inside = np.asarray([sequence == 1 for sequence in window.sequence_ids])
+                offsets = np.where(inside[:, None], np.asarray(window.offsets), 0)
                 start, end = _span(questions[number], inside, offsets)
                 record = {
-                    "input_ids": np.asarray(one.ids, np.int32),
-                    "token_type_ids": tokenizer.types(one),
+                    "input_ids": np.asarray(window.ids, np.int32),
+                    "token_type_ids": tokenizer.types(window),
                     "context_mask": inside.astype(np.int32),
                     "start_positions": np.asarray([start], np.int32),
                     "end_positions": np.asarray([end], np.int32),
                     "offsets": offsets.astype(np.int32),
                 }
                 # The first window of a question carries it, for the official metrics.
-                asked = b"" if place else json.dumps(questions[number]).encode()
-                records.append(record | {"question": np.frombuffer(asked, np.uint8)})
+                question = b"" if place else json.dumps(questions[number]).encode()
+                records.append(record | {"question": np.frombuffer(question, np.uint8)})
         return Encoded(records, {"questions": len(questions), "tokens": sum(map(self.tokens, records))})
 
     def _windows(self, tokenizer: Tokenizer, questions: Sequence[Question]) -> list[list[Any]]:
@@ -107,27 +107,31 @@ class QuestionForm(SequenceForm):
         if special == 0:
             raise DataError("tokenizer: it has no post-processor, so it cannot join questions and paragraphs")
         if room <= self.stride:
-            left = f"{self.length} tokens leave {max(room, 0)} for the paragraph"
-            raise DataError(f"length: {left}, stride is {self.stride}")
+            message = f"{self.length} tokens leave {max(room, 0)} for the paragraph"
+            raise DataError(f"length: {message}, stride is {self.stride}")
         texts = [question.text for question in questions]
         with library_errors(CANNOT_READ):
             encoded = backend.encode_batch(texts, add_special_tokens=False)
-        asked = [_cut(text, one) for text, one in zip(texts, encoded, strict=True)]
+        ends = [
+            encoding.offsets[QUESTION_LENGTH - 1][1] if len(encoding.ids) > QUESTION_LENGTH else None
+            for encoding in encoded
+        ]
+        cut = [text[:end] for text, end in zip(texts, ends, strict=True)]
         backend.enable_truncation(self.length, stride=self.stride, strategy="only_second")
-        pairs = zip(asked, (question.context for question in questions), strict=True)
+        pairs = zip(cut, (question.context for question in questions), strict=True)
         with library_errors(CANNOT_READ):
             return [[first, *first.overflowing] for first in backend.encode_batch(list(pairs))]
 
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> QuestionWindows:
         numbered = Mapped(range(len(records)), lambda i: {**records[i], "window": np.asarray([i], np.int32)})
-        found = super().examples(tokenizer, numbered, sizes, split)
-        return QuestionWindows(found.records, found.lengths, found.length, found.pad, all_records=records)
+        windows = super().examples(tokenizer, numbered, sizes, split)
+        return QuestionWindows(windows.records, windows.lengths, windows.length, windows.pad, all_records=records)
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
         return super().pad(record, length, padding_id) | {"window": record["window"][0]}
 
-    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], held: ExampleSource) -> MeasureSpec | None:
-        return MeasureSpec("spans", {"windows": held.windows}) if isinstance(held, QuestionWindows) else None
+    def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], source: ExampleSource) -> MeasureSpec | None:
+        return MeasureSpec("spans", {"windows": source.windows}) if isinstance(source, QuestionWindows) else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,8 +147,8 @@ class QuestionWindows(Padded):
         windows: list[Window] = []
         for record in each(self.all_records):
             if record["question"].size:
-                name, asked, context, answers, start = json.loads(record["question"].tobytes())
-                questions.append(Question(name, asked, context, tuple(answers), start))
+                name, text, context, answers, start = json.loads(record["question"].tobytes())
+                questions.append(Question(name, text, context, tuple(answers), start))
             windows.append(Window(len(questions) - 1, record["offsets"]))
         return Windows(tuple(questions), tuple(windows))
 
@@ -158,11 +162,6 @@ def _question(row: Row) -> Question:
     if values["context"][start : start + len(answers[0])] != answers[0]:
         raise DataError(f"{row.place}: {answers[0]!r} does not stand at character {start} of its context")
     return Question(values["id"], values["question"].strip(), values["context"], answers, start)
-
-
-def _cut(text: str, encoding: Any) -> str:
-    """Return the text of the first `QUESTION_LENGTH` tokens."""
-    return text if len(encoding.ids) <= QUESTION_LENGTH else text[: encoding.offsets[QUESTION_LENGTH - 1][1]]
 
 
 def _span(question: Question, inside: np.ndarray, offsets: np.ndarray) -> tuple[int, int]:

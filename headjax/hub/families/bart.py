@@ -35,7 +35,7 @@ def _layers(side: str) -> Layers:
     if side == "encoder":
         return Layers(count, {"attention": attention, "hidden": hidden})
     parts = {"decoder_attention": attention, "cross_attention": attention, "decoder_hidden": hidden}
-    return Layers(count, parts, counted="decoder_layers")
+    return Layers(count, parts, count_name="decoder_layers")
 
 
 def _config(start: int, padding: int, **parts: Any) -> Record:

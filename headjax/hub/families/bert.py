@@ -7,7 +7,6 @@ from typing import Any
 
 from headjax.hub.families.entries import BASE, INITIALIZER, TIED, classifier, masked_rules, output, tokens_and_spans
 from headjax.hub.family import Family, ModelClass
-from headjax.hub.fields import Fields
 from headjax.hub.rules import Rules, affine, norm, one, projection, projections, under
 from headjax.hub.table import (
     Custom,
@@ -49,7 +48,7 @@ def _layers(count: Field, width: Field, heads: Field, hidden: Field) -> Layers:
 
 def encoder(layers: Layers | None = None, **parts: Any) -> Record:
     """Return the table of an encoder with the names of BERT's fields, but for these layers and parts."""
-    own = {
+    fields = {
         "width": _WIDTH,
         "vocab_size": _VOCABULARY,
         "positions": "learned",
@@ -64,7 +63,7 @@ def encoder(layers: Layers | None = None, **parts: Any) -> Record:
         "initializer": INITIALIZER,
     }
     usual = _layers(size("num_hidden_layers"), _WIDTH, _HEADS, size("intermediate_size"))
-    return record(EncoderConfig, layers or usual, **own | parts)
+    return record(EncoderConfig, layers or usual, **fields | parts)
 
 
 _EMBEDDINGS: Rules = (
@@ -161,13 +160,13 @@ def roberta(
     supported: Mapping[str, tuple[Any, ...]] | None = None,
 ) -> Family:
     """Return a family like RoBERTa (Liu et al. 2019): BERT whose positions skip padding, with other task outputs."""
-    own = encoder(positions="learned_present", max_length=_LENGTH_PRESENT, position_offset=_OFFSET)
+    usual = encoder(positions="learned_present", max_length=_LENGTH_PRESENT, position_offset=_OFFSET)
     tokens = f"{prefix}embeddings.word_embeddings.weight"
     return Family(
         model_type=model_type,
         class_prefix=class_prefix,
         prefix=prefix,
-        config=(config or own).writing(lambda config: {_LENGTH.name: config.max_length + config.position_offset}),
+        config=(config or usual).writing(lambda config: {_LENGTH.name: config.max_length + config.position_offset}),
         classes=(
             BASE,
             output(
@@ -209,20 +208,16 @@ MPNET = roberta(  # Song et al. 2020: RoBERTa without segments, whose layers sha
 
 _ELECTRA_SIZE = size("embedding_size", 128)
 
-
-def _electra_size(fields: Fields) -> int | None:
-    """Read the size of the embeddings; there is no map where it is the width."""
-    found = _ELECTRA_SIZE.read(fields)
-    return None if found == _WIDTH.read(fields) else int(found)
-
-
 ELECTRA = Family(  # Clark et al. 2020: BERT with small token embeddings, without a pooler
     model_type="electra",
     class_prefix="Electra",
     prefix="electra.",
     config=encoder(
         pooler=None,
-        embedding_size=computed(_electra_size, _ELECTRA_SIZE.name),
+        embedding_size=computed(  # without a map where it is the width
+            lambda fields: None if (size := _ELECTRA_SIZE.read(fields)) == _WIDTH.read(fields) else size,
+            _ELECTRA_SIZE.name,
+        ),
     ).writing(lambda config: {_ELECTRA_SIZE.name: config.embedding_size or config.width}),
     classes=(
         BASE,

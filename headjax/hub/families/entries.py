@@ -75,9 +75,10 @@ TIED = flag("tie_word_embeddings", True)
 
 
 def masked_rules(dense: str, normed: str, decoder: str, bias: str | None = None, ours: str = "output") -> Rules:
-    """Return the names of the layers before the logits of masked tokens, and of those; `bias` is the one of tied ones.
+    """Return the rules of the head of a masked language model: its map, its norm, the logits' weights and biases.
 
-    Files with untied logits hold that too, which nothing reads: it is read before the other, and written like it.
+    `bias` is the name of the biases in files with tied logits. Files with untied logits hold `bias` too, which no model
+    reads, beside `DECODER.bias`: the value of the latter counts, and is written under both names.
     """
     kernel, biases = f"{ours}/kernel", one(f"{decoder}.bias", f"{ours}/bias")
     biases = biases if bias is None else (*one(bias, f"{ours}/bias"), *given(kernel, biases))

@@ -31,7 +31,7 @@ _ACTIVATION = Field(
     "hidden_activation",
     _GELU,
     Fields.activation,
-    lambda ours: _GELU if ours == ACTIVATIONS[_GELU] else ACTIVATION_NAMES[ours],  # the only one of its names in vLLM
+    lambda ours: _GELU if ours == ACTIVATIONS[_GELU] else ACTIVATION_NAMES[ours],  # vLLM knows this name alone
 )
 
 _cap = functools.partial(nullable, reader=Fields.number)
@@ -39,7 +39,7 @@ _cap = functools.partial(nullable, reader=Fields.number)
 
 _WINDOW, _EVERY = window(4096), size("sliding_window_pattern", 6)
 _WIDTH = Custom(_WINDOW.read, lambda width: {} if width is None else _WINDOW.write(width, ""))
-"""The window; a model without any leaves its size to the config it came with."""
+"""The width of windows; nothing is written for a model without windows, so that the imported config's field stays."""
 _ALTERNATING = LayerTypes(lambda fields, number: number % 2 == 0, _WIDTH)
 _TYPES = LayerTypes(lambda fields, number: (number + 1) % _EVERY.read(fields) != 0, _WIDTH, _BASES)
 
@@ -53,7 +53,7 @@ def _config(
         num_heads=size("num_attention_heads", 8),
         kv_heads=size("num_key_value_heads", 4),
         head_dim=size("head_dim", 256),
-        scale=computed(lambda fields: _SCALAR.read(fields) ** -0.5 * _sharper(turning.read(fields)), _SCALAR.name),
+        scale=computed(lambda fields: _SCALAR.read(fields) ** -0.5 * _logit_factor(turning.read(fields)), _SCALAR.name),
         projection_bias=_BIAS,
         output_bias=_BIAS,
         rotary=turning,
@@ -82,10 +82,10 @@ def _config(
 
 def _scalar(attention: Any) -> int:
     """Return the `query_pre_attn_scalar` whose scale is nearest to that of the attention."""
-    return max(round((attention.logit_scale / _sharper(attention.rotary)) ** -2), 1)
+    return max(round((attention.logit_scale / _logit_factor(attention.rotary)) ** -2), 1)
 
 
-def _sharper(rotary: Rotary | None) -> float:
+def _logit_factor(rotary: Rotary | None) -> float:
     return 1.0 if rotary is None else rotary.logit_factor
 
 
@@ -93,7 +93,7 @@ def _standard(shape: HeadShape, like: Kind) -> Kind:
     """Return Gemma's heads of this shape; a scale that `query_pre_attn_scalar` cannot express goes into the weights."""
     plain = grouped(shape, like)
     source = like if like.of is GroupedAttention else plain
-    return plain.replace(scale=_scalar(source) ** -0.5 * _sharper(plain.rotary))
+    return plain.replace(scale=_scalar(source) ** -0.5 * _logit_factor(plain.rotary))
 
 
 _NORMS: Rules = (

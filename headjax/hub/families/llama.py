@@ -158,7 +158,7 @@ def _without_positions(count: Field, layer: Mapping[str, Any]) -> Layers:
             raise fields.error("no_rope_layers", message)
         types = LayerTypes(lambda fields, number: width.read(fields) is not None and not turning[number], width)
         layers = zip(types.spread(fields, length), turning, strict=False)
-        return [own | {_TURNS.name: bool(turns)} for own, turns in layers]
+        return [config | {_TURNS.name: bool(turns)} for config, turns in layers]
 
     def gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         fields = LayerTypes(lambda fields, number: False, width).gather(written)

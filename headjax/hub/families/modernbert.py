@@ -58,12 +58,10 @@ _TYPES = LayerTypes(
 
 
 def _spread(fields: Fields, count: int) -> list[dict[str, Any]]:
-    """Return each layer's own fields."""
-    return [own | {"attention_norm": number > 0} for number, own in enumerate(_TYPES.spread(fields, count))]
+    return [layer | {"attention_norm": number > 0} for number, layer in enumerate(_TYPES.spread(fields, count))]
 
 
 def _gather(written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the config's fields."""
     fields = _TYPES.gather(written)
     del fields["attention_norm"], fields["rope_scaling"]  # of both types in transformers
     return fields

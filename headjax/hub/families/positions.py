@@ -63,13 +63,13 @@ def read_rotary(
 
 
 def _object(fields: Fields, name: str, parameters: Mapping[str, Any]) -> Fields:
-    """Return an object of rotary parameters with the config's length, as `transformers` completes it."""
+    """Return rotary parameters as fields, with `max_position_embeddings` as their original length if they lack it."""
     length = _given({_ORIGINAL.name: fields.data.get("max_position_embeddings")})
     return Fields(length | _given(parameters), f"{fields.file}: {name}")
 
 
 def _shared(fields: Fields, name: str) -> dict[str, Any]:
-    """Return an object of rotary parameters of all layers, whose length before scaling may stand beside it (Phi-3)."""
+    """Return the rotary parameters of all layers; Phi-3 has their original length beside them."""
     return _given(fields.group(name)) | _given({_ORIGINAL.name: fields.data.get(_ORIGINAL.name)})
 
 
@@ -173,21 +173,21 @@ class LayerTypes:
 
     def gather(self, written: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the config's fields; of those that layers have in common the first one's value."""
-        found = {name: value for fields in reversed(written) for name, value in fields.items()}
+        values = {name: value for fields in reversed(written) for name, value in fields.items()}
         windows = [layer["sliding_window"] for layer in written]
         types = [FULL if window is None else SLIDING for window in windows]
-        del found["sliding_window"]
-        found |= self.width.write(next((window for window in windows if window is not None), None), "window")
+        del values["sliding_window"]
+        values |= self.width.write(next((window for window in windows if window is not None), None), "window")
         if self.bases:
-            del found["rotary"]
-            found |= {"rope_parameters": {}, "rope_scaling": None}
+            del values["rotary"]
+            values |= {"rope_parameters": {}, "rope_scaling": None}
         for kind in sorted({*types}) if self.bases else ():
             parameters, scaling = write_rotary(written[types.index(kind)]["rotary"])
-            found["rope_parameters"][kind] = parameters
-            found[self.bases[kind].name] = parameters["rope_theta"]
+            values["rope_parameters"][kind] = parameters
+            values[self.bases[kind].name] = parameters["rope_theta"]
             if kind == FULL:
-                found["rope_scaling"] = scaling
-        return found | {"layer_types": types}
+                values["rope_scaling"] = scaling
+        return values | {"layer_types": types}
 
     def _rotary(self, fields: Fields, kind: str) -> RotaryHalves:
         """Read the rotary positions of a type of layer: its object in `rope_parameters`, or transformers 4's fields."""

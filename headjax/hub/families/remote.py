@@ -109,11 +109,11 @@ class RemoteFamily(Family):
 
     def read(self, fields: Fields) -> ModelConfig:
         shared, layers = fields.group("headjax"), fields.data.get("headjax_layers")
-        if not shared or not isinstance(layers, list) or not all(isinstance(own, dict) for own in layers):
+        if not shared or not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
             raise fields.error("headjax_layers", "expected a list of objects, beside the object headjax")
-        by_layer = [name for name in BY_LAYER if name != "attention" and any(name in own for own in layers)]
-        data = {name: [own.get(name) for own in layers] for name in by_layer}
-        attention = [{name: value for name, value in own.items() if name not in by_layer} for own in layers]
+        by_layer = [name for name in BY_LAYER if name != "attention" and any(name in layer for layer in layers)]
+        data = {name: [layer.get(name) for layer in layers] for name in by_layer}
+        attention = [{name: value for name, value in layer.items() if name not in by_layer} for layer in layers]
         everything = dict(shared) | data | {"attention": attention} | self._changeable(fields, shared)
         config: ModelConfig = from_data(ModelConfig, everything, f"{fields.file}: headjax")  # type: ignore[type-abstract]
         if not isinstance(config, self.kinds):
@@ -149,7 +149,7 @@ class RemoteFamily(Family):
         data = {name: value for name, value in to_data(config).items() if name not in (*BY_LAYER, *_CHANGEABLE)}
         if data["task"] is not None:
             data["task"] = {name: value for name, value in data["task"].items() if name not in _CHANGEABLE}
-        found: dict[str, Any] = {
+        written: dict[str, Any] = {
             "model_type": self.model_type,
             "architectures": list(self.class_names(config)[:1]),
             "auto_map": {auto: f"{MODULE}.{name}" for auto, name in _AUTO[kind_of(config)].items()},
@@ -159,7 +159,7 @@ class RemoteFamily(Family):
             "num_hidden_layers": config.num_layers,
             "num_attention_heads": max(attention.num_heads for attention in config.attention),
         }
-        return found | _usual(config)
+        return written | _usual(config)
 
     def class_names(self, config: Any) -> tuple[str, ...]:
         if isinstance(config, DecoderConfig) and config.task is None:
@@ -170,9 +170,10 @@ class RemoteFamily(Family):
             task = "ImageClassification"
         return ("HeadjaxModel" if task is None else f"HeadjaxFor{task}",)
 
-    def tensor_rules(self, config: ModelConfig) -> Rules:
-        found = places(config)
-        return tuple(_rule(path, found, _head(config)) for path in found)
+    def tensor_rules(self, config: Any) -> Rules:
+        of_tokens = config.task is None or isinstance(config.task, MaskedLanguageModel | Pretraining)
+        head, tensors = "lm_head" if of_tokens else "classifier", places(config)
+        return tuple(_rule(path, tensors, head) for path in tensors)
 
     def repeated(self, config: ModelConfig) -> Copies:
         return tuple((f"lm_head.{name}weight", "model.embeddings.token.weight") for name in ("", "decoder."))
@@ -223,37 +224,31 @@ def spelled_out(attention: Kind) -> Kind:
 
 def _usual(config: Any) -> dict[str, Any]:
     """Return what other programs look for under the usual names."""
-    found: dict[str, Any] = {}
+    written: dict[str, Any] = {}
     if not isinstance(config, VisionConfig):
-        found["vocab_size"] = config.vocab_size
+        written["vocab_size"] = config.vocab_size
         if config.max_length is not None:
-            found["max_position_embeddings"] = config.max_length + config.position_offset
+            written["max_position_embeddings"] = config.max_length + config.position_offset
     if isinstance(config, DecoderConfig):
-        found["tie_word_embeddings"] = config.tied
+        written["tie_word_embeddings"] = config.tied
     task = config.task
     if isinstance(task, MaskedLanguageModel | Pretraining):
-        found["tie_word_embeddings"] = (task.masked if isinstance(task, Pretraining) else task).tied
+        written["tie_word_embeddings"] = (task.masked if isinstance(task, Pretraining) else task).tied
     if isinstance(config, DecoderConfig) and isinstance(task, _OF_TEXTS):
-        found["pad_token_id"] = config.padding_token
+        written["pad_token_id"] = config.padding_token
     if isinstance(task, Regression):
-        return found | written_labels([f"LABEL_{i}" for i in range(task.outputs)]) | {"problem_type": "regression"}
+        return written | written_labels([f"LABEL_{i}" for i in range(task.outputs)]) | {"problem_type": "regression"}
     if isinstance(task, MultiLabel):
-        found["problem_type"] = "multi_label_classification"
+        written["problem_type"] = "multi_label_classification"
     elif isinstance(task, Classification) and task.classes == 1:  # else it would be a number
-        found["problem_type"] = "single_label_classification"
+        written["problem_type"] = "single_label_classification"
     if isinstance(task, Classification | TokenClassification | DistilledClassification | MultiLabel):
-        found |= written_labels(task.names or [f"LABEL_{i}" for i in range(task.classes)])
-    return found
-
-
-def _head(config: Any) -> str:
-    """Return the name in PyTorch of the map to logits."""
-    of_tokens = config.task is None or isinstance(config.task, MaskedLanguageModel | Pretraining)
-    return "lm_head" if of_tokens else "classifier"
+        written |= written_labels(task.names or [f"LABEL_{i}" for i in range(task.classes)])
+    return written
 
 
 def _rule(path: str, known: Mapping[str, Any], head: str) -> Rule:
-    """Return the rule of a tensor: its path here with points, behind `model.` but for the map to logits."""
+    """Return the rule of a tensor: its path here with points, behind `model.`, of the map to logits behind `head`."""
     place, _, last = path.rpartition("/")
     if last == "kernel":
         name, form = f"{place}/weight", LAST_FIRST if place == "patches" else TRANSPOSED
@@ -267,7 +262,7 @@ def _rule(path: str, known: Mapping[str, Any], head: str) -> Rule:
         name, form = f"{path}/weight", SAME
     else:
         name, form = f"{path}/weight", TRANSPOSED
-    name = re.sub("^(pooler|patches)/(?=(weight|bias)$)", lambda found: f"{found[1]}/{_INNER[found[1]]}/", name)
+    name = re.sub("^(pooler|patches)/(?=(weight|bias)$)", lambda match: f"{match[1]}/{_INNER[match[1]]}/", name)
     name = re.sub("^(encoder|decoder)/", "", re.sub("^(encoder|decoder)/(?=[0-9])", "layers/", name))
     name = re.sub("^output/(masked/)?", f"{head}/", name) if name.startswith("output/") else f"model/{name}"
     if name in ("lm_head/weight", "lm_head/bias") and known.keys() & {"output/transform", "output/masked/transform"}:

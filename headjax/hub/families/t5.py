@@ -80,7 +80,7 @@ def _config(*, layers: int, heads: int, feed_forward: str) -> Record:
         Layers(
             size("num_decoder_layers", count),
             {"decoder_attention": attention, "cross_attention": attention, "decoder_hidden": _HIDDEN},
-            counted="decoder_layers",
+            count_name="decoder_layers",
         ),
         width=size("d_model"),
         vocab_size=size("vocab_size"),

@@ -77,7 +77,7 @@ _ATTENTION = record(
 
 
 def _config(hidden: Entry = size("intermediate_size", 3072), **parts: Any) -> Record:
-    own = {
+    fields = {
         "width": _WIDTH,
         "image_size": _side("image_size", 224),
         "patch_size": _side("patch_size", 16),
@@ -90,7 +90,7 @@ def _config(hidden: Entry = size("intermediate_size", 3072), **parts: Any) -> Re
         "initializer": INITIALIZER,
     }
     layers = Layers(size("num_hidden_layers", 12), {"attention": _ATTENTION, "hidden": hidden})
-    return record(VisionConfig, layers, **own | parts)
+    return record(VisionConfig, layers, **fields | parts)
 
 
 _EMBEDDINGS: Rules = (
@@ -232,8 +232,8 @@ def _tower(kind: type, width: int, heads: int, hidden: int, **parts: Any) -> Rec
     )
 
 
-def _tower_rules(own: Rules) -> Rules:
-    """Return the names of the tensors; `own` are those before and after the layers."""
+def _tower_rules(ends: Rules) -> Rules:
+    """Return the names of the tensors; `ends` are those before and after the layers."""
     layer = (
         *norm("layer_norm1", "attention_residual/norm"),
         *projections("self_attn.", "q_proj k_proj v_proj out_proj", "attention"),
@@ -241,7 +241,7 @@ def _tower_rules(own: Rules) -> Rules:
         *projection("mlp.fc1", "feed_forward/up"),
         *projection("mlp.fc2", "feed_forward/down"),
     )
-    return (*own, *under("encoder.layers.{}.", "encoder/{}/", layer))
+    return (*ends, *under("encoder.layers.{}.", "encoder/{}/", layer))
 
 
 _FAMILY = functools.partial(Family, classes=(BASE,))

@@ -34,7 +34,7 @@ class Patches(nn.Module):
         return self.dropout(self.norm(x + self.positions(len(tokens), patches.shape[2:])))
 
     def positions(self, tokens: int, sides: torch.Size) -> Tensor:
-        """Return the positions of the tokens, and those of patches resized to an image of so many."""
+        """Return the embeddings of the tokens' and patches' positions, resized to a grid of `sides` patches."""
         first, grid = self.position[:tokens], self.position[tokens:]
         square = math.isqrt(len(grid))
         if sides == (square, square):

@@ -1,7 +1,7 @@
 """Layers of a Transformer, each with an attention and sizes of its own.
 
-`headjax_layers` of config.json has an entry for each layer, here `own`: the `kind` of its attention, the number of its
-heads, their sizes, the units (`hidden`) of its feed-forward. Queries, keys, values and contexts are
+`headjax_layers` of config.json has an entry for each layer, here `config`: the `kind` of its attention, the number of
+its heads, their sizes, the units (`hidden`) of its feed-forward. Queries, keys, values and contexts are
 `[batch, heads, length, size]`.
 """
 
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .parts_headjax import FeedForward, Norm, Residual, small_norm, split, turn, within
+from .parts_headjax import FeedForward, Norm, Residual, rotate, small_norm, split, within
 
 
 class Call:
@@ -31,9 +31,11 @@ class Call:
         self.mask, self.bias, self.positions, self.dropout, self.cap = mask, bias, positions, dropout, cap
         self.keep_weights, self.weights = keep_weights, None
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scale: float, own: Tensor | None = None) -> Tensor:
-        """Return the contexts of queries; `own` is a bias of this formulation."""
-        biases = [bias for bias in (self.bias, own) if bias is not None]
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, scale: float, content_bias: Tensor | None = None
+    ) -> Tensor:
+        """Return the contexts of queries; `content_bias` is added to `bias`."""
+        biases = [bias for bias in (self.bias, content_bias) if bias is not None]
         if self.cap is None and not self.keep_weights:
             mask = masked(sum(biases), self.mask) if biases else self.mask
             mask = mask if mask is None or mask.dtype == torch.bool else mask.to(query.dtype)
@@ -55,10 +57,10 @@ def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
 class Attention(nn.Module):
     """`key_values` are two tensors of what is attended to, which a cache can hold; `attend` has the heads' contexts."""
 
-    def __init__(self, own: dict[str, Any], width: int, value_size: int) -> None:
+    def __init__(self, config: dict[str, Any], width: int, value_size: int) -> None:
         super().__init__()
-        self.own, self.heads = own, own["num_heads"]
-        self.output = nn.Linear(self.heads * value_size, width, bias=own["output_bias"])
+        self.options, self.heads = config, config["num_heads"]
+        self.output = nn.Linear(self.heads * value_size, width, bias=config["output_bias"])
 
     def combine(self, contexts: Tensor) -> Tensor:
         return self.output(contexts.transpose(1, 2).flatten(2))
@@ -67,10 +69,10 @@ class Attention(nn.Module):
 class NoHeads(nn.Module):
     """A layer that has lost all heads; a cache counts its tokens by a zero each."""
 
-    def __init__(self, own: dict[str, Any], width: int, memory_width: int) -> None:
+    def __init__(self, config: dict[str, Any], width: int, memory_width: int) -> None:
         super().__init__()
         self.output = nn.Module()
-        self.output.bias = nn.Parameter(torch.zeros(width)) if own["output_bias"] else None
+        self.output.bias = nn.Parameter(torch.zeros(width)) if config["output_bias"] else None
 
     def key_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         return x.new_zeros(*x.shape[:2], 1)[:, None], x.new_zeros(*x.shape[:2], 1)[:, None]
@@ -86,41 +88,42 @@ class NoHeads(nn.Module):
 class Heads(Attention):
     """Heads of any number and size, of which several may read one key and value (`kv_index`)."""
 
-    def __init__(self, own: dict[str, Any], width: int, memory_width: int) -> None:
-        size, value_size, bias = own["head_dim"], own["value_dim"] or own["head_dim"], own["projection_bias"]
-        super().__init__(own, width, value_size)
-        self.kv_heads = own.get("kv_heads", self.heads)
-        self.index = own.get("kv_index") or [head * self.kv_heads // self.heads for head in range(self.heads)]
+    def __init__(self, config: dict[str, Any], width: int, memory_width: int) -> None:
+        size, bias = config["head_dim"], config["projection_bias"]
+        value_size = config["value_dim"] or size
+        super().__init__(config, width, value_size)
+        self.kv_heads = config.get("kv_heads", self.heads)
+        self.index = config.get("kv_index") or [head * self.kv_heads // self.heads for head in range(self.heads)]
         self.query = nn.Linear(width, self.heads * size, bias=bias)
         self.key = nn.Linear(memory_width, self.kv_heads * size, bias=bias)
         self.value = nn.Linear(memory_width, self.kv_heads * value_size, bias=bias)
-        self.query_norm = small_norm(own.get("query_norm"), size)
-        self.key_norm = small_norm(own.get("key_norm"), size)
+        self.query_norm = small_norm(config.get("query_norm"), size)
+        self.key_norm = small_norm(config.get("key_norm"), size)
 
     def key_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         key = self.key_norm(split(self.key(x), self.kv_heads))
-        return self.turned(key, positions), split(self.value(x), self.kv_heads)
+        return self.rotated(key, positions), split(self.value(x), self.kv_heads)
 
-    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
-        return turn(x, positions, self.own["rotary"], self.own.get("frequencies"))
+    def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
+        return rotate(x, positions, self.options["rotary"], self.options.get("frequencies"))
 
     def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
-        query = self.turned(self.query_norm(split(self.query(x), self.heads)), call.positions)
+        query = self.rotated(self.query_norm(split(self.query(x), self.heads)), call.positions)
         if self.index != list(range(self.kv_heads)):
             key, value = (torch.stack([each[:, g] for g in self.index], dim=1) for each in (key, value))
-        return call.attend(query, key, value, self.own["scale"])
+        return call.attend(query, key, value, self.options["scale"])
 
 
 class Collaborative(Attention):
     """Heads that share one query and one key, each with its own mixing of their dimensions."""
 
-    def __init__(self, own: dict[str, Any], width: int, memory_width: int) -> None:
-        super().__init__(own, width, own["value_dim"])
-        shared, bias = own["shared_dim"], own["projection_bias"]
+    def __init__(self, config: dict[str, Any], width: int, memory_width: int) -> None:
+        super().__init__(config, width, config["value_dim"])
+        shared, bias = config["shared_dim"], config["projection_bias"]
         self.query, self.key = nn.Linear(width, shared, bias=bias), nn.Linear(memory_width, shared, bias=bias)
         self.mixing = nn.Parameter(torch.ones(self.heads, shared))
-        self.value = nn.Linear(memory_width, self.heads * own["value_dim"], bias=own["value_bias"])
-        self.content_bias = nn.Linear(memory_width, self.heads, bias=False) if own["content_bias"] else None
+        self.value = nn.Linear(memory_width, self.heads * config["value_dim"], bias=config["value_bias"])
+        self.content_bias = nn.Linear(memory_width, self.heads, bias=False) if config["content_bias"] else None
 
     def key_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         key = self.key(x)
@@ -129,7 +132,7 @@ class Collaborative(Attention):
         return key[:, None], self.value(x)[:, None]  # a static cache has as many keys as values
 
     def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
-        scale, shared = self.own["head_dim"] ** -0.5, self.own["shared_dim"]
+        scale, shared = self.options["head_dim"] ** -0.5, self.options["shared_dim"]
         query = self.query(x)[:, None] * self.mixing[None, :, None]
         bias = scale * key[:, 0, :, shared:].transpose(1, 2)[:, :, None] if self.content_bias is not None else None
         key, value = key[..., :shared].expand(-1, self.heads, -1, -1), split(value[:, 0], self.heads)
@@ -139,16 +142,17 @@ class Collaborative(Attention):
 class Latent(Attention):
     """Keys and values of all heads come from one short latent, which a cache holds with its one rotary key."""
 
-    def __init__(self, own: dict[str, Any], width: int, memory_width: int) -> None:
-        size, value_size, bias = own["head_dim"], own["value_dim"] or own["head_dim"], own["projection_bias"]
-        super().__init__(own, width, value_size)
-        rank, query_rank, rotary = own["rank"], own["query_rank"], own["rotary_dim"]
+    def __init__(self, config: dict[str, Any], width: int, memory_width: int) -> None:
+        size, bias = config["head_dim"], config["projection_bias"]
+        value_size = config["value_dim"] or size
+        super().__init__(config, width, value_size)
+        rank, query_rank, rotary_dim = config["rank"], config["query_rank"], config["rotary_dim"]
         self.latent = nn.Linear(memory_width, rank, bias=False)
-        self.latent_norm = small_norm(own["latent_norm"], rank)
+        self.latent_norm = small_norm(config["latent_norm"], rank)
         self.query_latent = nn.Identity() if query_rank is None else nn.Linear(width, query_rank, bias=False)
-        self.query_norm = small_norm(own["query_norm"], query_rank)
-        self.query = nn.Linear(query_rank or width, self.heads * (size + rotary), bias=bias)
-        self.rotary_key = nn.Linear(memory_width, rotary, bias=False) if rotary else None
+        self.query_norm = small_norm(config["query_norm"], query_rank)
+        self.query = nn.Linear(query_rank or width, self.heads * (size + rotary_dim), bias=bias)
+        self.rotary_key = nn.Linear(memory_width, rotary_dim, bias=False) if rotary_dim else None
         self.key = nn.Linear(rank, self.heads * size, bias=False)
         self.value = nn.Linear(rank, self.heads * value_size, bias=bias)
 
@@ -156,20 +160,20 @@ class Latent(Attention):
         latent = self.latent_norm(self.latent(x))[:, None]
         if self.rotary_key is None:
             return latent, latent[..., :0]
-        return latent, turn(self.rotary_key(x)[:, None], positions, self.own["rotary"])
+        return latent, rotate(self.rotary_key(x)[:, None], positions, self.options["rotary"])
 
     def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
-        latent, turned, size = key, value, self.own["head_dim"]
+        latent, rotary_key, size = key, value, self.options["head_dim"]
         query = split(self.query(self.query_norm(self.query_latent(x))), self.heads)
-        turning = turn(query[..., size:], call.positions, self.own["rotary"])
+        rotated = rotate(query[..., size:], call.positions, self.options["rotary"])
         rank = latent.shape[-1]
         if x.shape[1] == 1 and latent.shape[2] > rank and not self.training:
-            return self.attend_latents(query[..., :size], turning, latent, turned, call)
+            return self.attend_latents(query[..., :size], rotated, latent, rotary_key, call)
         keys, values = split(self.key(latent[:, 0]), self.heads), split(self.value(latent[:, 0]), self.heads)
-        query, keys = torch.cat([query[..., :size], turning], -1), [keys, turned.expand(-1, self.heads, -1, -1)]
-        return call.attend(query, torch.cat(keys, dim=-1), values, self.own["scale"])
+        query, keys = torch.cat([query[..., :size], rotated], -1), [keys, rotary_key.expand(-1, self.heads, -1, -1)]
+        return call.attend(query, torch.cat(keys, dim=-1), values, self.options["scale"])
 
-    def attend_latents(self, query: Tensor, turning: Tensor, latent: Tensor, turned: Tensor, call: Call) -> Tensor:
+    def attend_latents(self, query: Tensor, rotated: Tensor, latent: Tensor, rotary_key: Tensor, call: Call) -> Tensor:
         """Return the contexts of a single query, which reads the latents: cheaper where there are more than `rank`.
 
         The maps are called, never read, so that adapters, hooks and quantized maps count: that of keys with the
@@ -177,9 +181,9 @@ class Latent(Attention):
         """
         rank = latent.shape[-1]
         from_latents = split(self.key(torch.eye(rank, dtype=latent.dtype, device=latent.device)[None]), self.heads)
-        query = torch.cat([query @ from_latents.transpose(2, 3), turning], dim=-1)
-        read = torch.cat([latent, turned], dim=-1).expand(-1, self.heads, -1, -1)
-        means = call.attend(query, read, latent.expand(-1, self.heads, -1, -1), self.own["scale"])
+        query = torch.cat([query @ from_latents.transpose(2, 3), rotated], dim=-1)
+        read = torch.cat([latent, rotary_key], dim=-1).expand(-1, self.heads, -1, -1)
+        means = call.attend(query, read, latent.expand(-1, self.heads, -1, -1), self.options["scale"])
         values = self.value(means[:, :, 0]).unflatten(-1, (self.heads, -1))  # [batch, head, head, size]
         return values.diagonal(dim1=1, dim2=2).transpose(1, 2)[:, :, None]
 
@@ -187,9 +191,9 @@ class Latent(Attention):
 class Wrapping(nn.Module):
     """Base of what stands around another formulation."""
 
-    def __init__(self, own: dict[str, Any], width: int, memory_width: int) -> None:
+    def __init__(self, config: dict[str, Any], width: int, memory_width: int) -> None:
         super().__init__()
-        self.inner = attention(own["inner"], width, memory_width)
+        self.inner = attention(config["inner"], width, memory_width)
         self.heads = self.inner.heads
 
     def combine(self, contexts: Tensor) -> Tensor:
@@ -199,9 +203,9 @@ class Wrapping(nn.Module):
 class Compressed(Wrapping):
     """Heads that read a latent of what is attended to, which a cache holds with its positions."""
 
-    def __init__(self, own: dict[str, Any], width: int, memory_width: int) -> None:
-        super().__init__(own, width, own["rank"])
-        self.latent = nn.Linear(memory_width, own["rank"], bias=False)
+    def __init__(self, config: dict[str, Any], width: int, memory_width: int) -> None:
+        super().__init__(config, width, config["rank"])
+        self.latent = nn.Linear(memory_width, config["rank"], bias=False)
 
     def key_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         latent = self.latent(x)[:, None]
@@ -224,26 +228,28 @@ KINDS = {
 }
 
 
-def attention(own: dict[str, Any], width: int, memory_width: int) -> nn.Module:
+def attention(config: dict[str, Any], width: int, memory_width: int) -> nn.Module:
     """Return the attention of an entry of `headjax_layers`."""
-    return KINDS[own["kind"]](own, width, memory_width)
+    return KINDS[config["kind"]](config, width, memory_width)
 
 
-def head_ids(own: dict[str, Any]) -> list[int]:
+def head_ids(config: dict[str, Any]) -> list[int]:
     """Return the original numbers of an attention's heads."""
-    return head_ids(own["inner"]) if "inner" in own else own.get("head_ids") or list(range(own.get("num_heads", 0)))
+    if "inner" in config:
+        return head_ids(config["inner"])
+    return config.get("head_ids") or list(range(config.get("num_heads", 0)))
 
 
 class Layer(GradientCheckpointingLayer):
     """Attention and feed-forward, each with its residual connection."""
 
-    def __init__(self, shared: dict[str, Any], own: dict[str, Any], number: int) -> None:
+    def __init__(self, shared: dict[str, Any], config: dict[str, Any], number: int) -> None:
         super().__init__()
-        self.number, self.head_ids = number, head_ids(own)
+        self.number, self.head_ids = number, head_ids(config)
         self.attention_dropout, self.softcap = shared["attention_dropout"], shared.get("attention_softcap")
-        self.attention = attention(own, shared["width"], shared["width"])
-        self.feed_forward = FeedForward(shared, own["hidden"])
-        self.attention_residual = Residual(shared, own.get("attention_norm", True))
+        self.attention = attention(config, shared["width"], shared["width"])
+        self.feed_forward = FeedForward(shared, config["hidden"])
+        self.attention_residual = Residual(shared, config.get("attention_norm", True))
         self.feed_forward_residual = Residual(shared)
 
     def forward(
@@ -285,7 +291,7 @@ class HeadjaxBase(PreTrainedModel):
         """Return the layers; with `shared_layers` there is one, applied again and again (ALBERT)."""
         shared, layers = self.config.headjax, self.config.headjax_layers
         layers = layers[:1] if shared.get("shared_layers") else layers
-        return nn.ModuleList(Layer(shared, own, number) for number, own in enumerate(layers))
+        return nn.ModuleList(Layer(shared, config, number) for number, config in enumerate(layers))
 
     def apply_layers(
         self, x: Tensor, mask: Any, queries: Tensor, positions: Tensor, cache: Any = None, bias: Any = None, **keep: Any
@@ -294,15 +300,15 @@ class HeadjaxBase(PreTrainedModel):
 
         `queries` are the numbers of the tokens among those that a cache holds, from which windows are counted.
         """
-        states_wanted, weights_wanted = (
+        keep_states, keep_weights = (
             getattr(self.config, name) if keep[name] is None else keep[name]
             for name in ("output_hidden_states", "output_attentions")
         )
         states, weights = [], []
-        for number, own in enumerate(self.config.headjax_layers):
+        for number, config in enumerate(self.config.headjax_layers):
             states.append(x)
-            near = within(mask, own.get("window"), queries)
+            near = within(mask, config.get("window"), queries)
             layer = self.layers[number % len(self.layers)]
-            x, own_weights = layer(x, near, positions, cache, bias, weights_wanted)
-            weights.append(own_weights)
-        return x, tuple(states) if states_wanted else None, tuple(weights) if weights_wanted else None
+            x, layer_weights = layer(x, near, positions, cache, bias, keep_weights)
+            weights.append(layer_weights)
+        return x, tuple(states) if keep_states else None, tuple(weights) if keep_weights else None

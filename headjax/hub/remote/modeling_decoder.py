@@ -149,8 +149,8 @@ class HeadjaxForCausalLM(HeadjaxPreTrainedModel, GenerationMixin):
         cap, loss = self.config.headjax["softcap"], None
         logits = logits if cap is None else cap * torch.tanh(logits / cap)
         if labels is not None:
-            counted = {"num_items_in_batch": num_items_in_batch}
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **counted)
+            options = {"num_items_in_batch": num_items_in_batch}
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **options)
         return CausalLMOutputWithPast(loss, logits, *cache_and_rest(outputs))
 
     def _get_static_cache_init_shape(self) -> None:

@@ -69,21 +69,21 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         else:
             self.embeddings.token = value
 
-    def positions_of(self, input_ids: Tensor | None, counted: Tensor) -> Tensor:
+    def positions_of(self, input_ids: Tensor | None, indices: Tensor) -> Tensor:
         """Return the positions of tokens; those of RoBERTa leave out padding, whose token is offset - 1."""
         if input_ids is None or self.embeddings.positions != "learned_present":
-            return counted[None]
+            return indices[None]
         present = (input_ids != self.embeddings.offset - 1).long()
         return present.cumsum(dim=1) * present - 1
 
-    def mask_of(self, attention_mask: Tensor | None, counted: Tensor) -> Tensor | None:
+    def mask_of(self, attention_mask: Tensor | None, indices: Tensor) -> Tensor | None:
         """Return a mask of `[batch or 1, 1, query or 1, key]`, of one that may be `[batch, key]` or whole."""
         mask = attention_mask
         if mask is not None and mask.dim() != 4:
             mask = (mask[:, None] if mask.dim() == 3 else mask[:, None, None]).bool()
         if not self.config.headjax.get("causal") or (mask is not None and mask.dtype != torch.bool):
             return mask
-        before = (counted[:, None] >= counted)[None, None]
+        before = (indices[:, None] >= indices)[None, None]
         return before if mask is None else mask & before
 
     @can_return_tuple
@@ -102,15 +102,15 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         if (pixel_values is not None) != self.images or (self.images and any(each is not None for each in of_texts)):
             raise ValueError(f"the model reads {'pixel_values alone' if self.images else 'texts, not pixel_values'}")
         x = self.patches(pixel_values) if self.images else self.embeddings.vectors(input_ids, inputs_embeds)
-        counted = torch.arange(x.shape[1], device=x.device)
+        indices = torch.arange(x.shape[1], device=x.device)
         if not self.images:
-            position_ids = self.positions_of(input_ids, counted) if position_ids is None else position_ids
+            position_ids = self.positions_of(input_ids, indices) if position_ids is None else position_ids
             x = self.embeddings(x, position_ids, token_type_ids)
-        positions = counted[None] if self.images or self.position_bias is not None else position_ids
-        bias = None if self.position_bias is None else self.position_bias(counted)
+        positions = indices[None] if self.images or self.position_bias is not None else position_ids
+        bias = None if self.position_bias is None else self.position_bias(indices)
         keep = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
-        mask = self.mask_of(attention_mask, counted)
-        before, states, weights = self.apply_layers(x, mask, counted, positions, bias=bias, **keep)
+        mask = self.mask_of(attention_mask, indices)
+        before, states, weights = self.apply_layers(x, mask, indices, positions, bias=bias, **keep)
         x = self.final_norm(before)
         states = None if states is None else (*states, before if self.images else x)  # as in transformers
         return BaseModelOutputWithPooling(x, self.pooled(x, input_ids, attention_mask), states, weights)

@@ -55,42 +55,42 @@ def small_norm(norm: dict[str, Any] | None, size: int) -> nn.Module:
 def rates(rotary: dict[str, Any], size: int, device: torch.device) -> Tensor:
     """Return the radians a position by which each pair of dimensions turns."""
     dim, base, scaling = rotary["dim"] or size, rotary["base"], rotary["scaling"]
-    found = base ** -(torch.arange(0, dim, 2, dtype=torch.float32, device=device) / dim)
+    frequencies = base ** -(torch.arange(0, dim, 2, dtype=torch.float32, device=device) / dim)
     if scaling is None:
-        return found
+        return frequencies
     factor = scaling["factor"]
     if scaling["kind"] == "linear_scaling":
-        return found / factor
+        return frequencies / factor
     length = scaling["original_length"]
     if scaling["kind"] == "llama3_scaling":
         low, high = scaling["low_frequency"], scaling["high_frequency"]
-        kept = ((length * found / (2.0 * math.pi) - low) / (high - low)).clamp(0.0, 1.0)
-        return kept * found + (1.0 - kept) * found / factor
+        weight = ((length * frequencies / (2.0 * math.pi) - low) / (high - low)).clamp(0.0, 1.0)
+        return weight * frequencies + (1.0 - weight) * frequencies / factor
     turns = (scaling["fast"], scaling["slow"])  # YaRN
     first, last = (dim * math.log(length / (2.0 * math.pi * t)) / (2.0 * math.log(base)) for t in turns)
     if scaling["whole_pairs"]:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, dim - 1)
     ramp = (torch.arange(dim // 2, device=device) - first) / (last - first if last != first else 0.001)
-    return (1.0 - ramp.clamp(0.0, 1.0)) * found + ramp.clamp(0.0, 1.0) * found / factor
+    return (1.0 - ramp.clamp(0.0, 1.0)) * frequencies + ramp.clamp(0.0, 1.0) * frequencies / factor
 
 
-def turn(x: Tensor, positions: Tensor, rotary: dict[str, Any] | None, pairs: Any = None) -> Tensor:
+def rotate(x: Tensor, positions: Tensor, rotary: dict[str, Any] | None, pairs: Any = None) -> Tensor:
     """Turn queries or keys at positions `[batch or 1, length]`; `pairs` are those that each head has kept."""
     if rotary is None:
         return x
     angles = positions[:, None, :, None].float() * rates(rotary, x.shape[-1], x.device)
     if pairs is not None:
-        angles = torch.cat([angles[..., kept] for kept in pairs], dim=1)
+        angles = torch.cat([angles[..., indices] for indices in pairs], dim=1)
     dim = 2 * angles.shape[-1]
     cos, sin, turning = angles.cos(), angles.sin(), x[..., :dim].float()
     if rotary["kind"] == "rotary_interleaved":
         first, second = turning[..., 0::2], turning[..., 1::2]
-        turned = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1).flatten(-2)
+        rotated = torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1).flatten(-2)
     else:
         first, second = turning.chunk(2, dim=-1)
-        turned = torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
-    return torch.cat([turned.to(x.dtype), x[..., dim:]], dim=-1)
+        rotated = torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    return torch.cat([rotated.to(x.dtype), x[..., dim:]], dim=-1)
 
 
 class FeedForward(nn.Module):
@@ -204,8 +204,8 @@ class Pooler(nn.Module):
         elif self.reads == "mean":
             if mask is not None and mask.dim() != 2:
                 raise ValueError("attention_mask: the mean of all tokens needs one of [batch, length]")
-            counted = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
-            x = (x * counted[..., None]).sum(dim=1) / counted.sum(dim=1, keepdim=True).clamp(min=1)
+            shown = x.new_ones(x.shape[:2]) if mask is None else mask.to(x.dtype)
+            x = (x * shown[..., None]).sum(dim=1) / shown.sum(dim=1, keepdim=True).clamp(min=1)
         return self.norm(self.activation(self.dense(self.dropout(x))))
 
 
