@@ -21,9 +21,9 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.agreement import agreement_kind, predictions_of, rooted
+from headjax.heads.device_sums import replicated_sums
 from headjax.heads.program import examples_in
 from headjax.heads.refit import Change
-from headjax.heads.sums import replicated_sums
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
 from headjax.models.decoding import GenerativeConfig
@@ -136,7 +136,7 @@ def prices(
 def products(changes: Change, evaluated: Seen, seen: SubLayerSeen | None = None) -> jax.Array:
     """Return the sums over tokens of g . e of changed maps, `[changes, probes, batch]`; `seen` has other features."""
     layer = evaluated.layer if seen is None else seen
-    return _products(layer.features, layer.output - evaluated.layer.output, evaluated.gradient, changes)
+    return _products(layer.features, layer.output, evaluated.layer.output, evaluated.gradient, changes)
 
 
 @functools.partial(jax.jit, static_argnames=("slot", "compute"))
@@ -153,9 +153,12 @@ def _behind(block: LayerBlock, state: State, cotangent: Any, slot: str, changes:
 
 
 @jax.jit
-def _products(features: jax.Array, apart: jax.Array, gradient: jax.Array, changes: Change) -> jax.Array:
-    """`apart` is the error of the output before the change."""
-    features, apart, gradient = (array.astype(jnp.float32) for array in (features, apart, gradient))
+def _products(
+    features: jax.Array, output: jax.Array, target: jax.Array, gradient: jax.Array, changes: Change
+) -> jax.Array:
+    """`output` is that before the change."""
+    apart = (output - target).astype(jnp.float32)
+    features, gradient = features.astype(jnp.float32), gradient.astype(jnp.float32)
 
     def one(change: Change) -> jax.Array:
         error = apart + jnp.einsum("btn,nw->btw", features, change.weight) + change.bias[None, None]

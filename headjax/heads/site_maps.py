@@ -15,12 +15,12 @@ from jax.sharding import PartitionSpec
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.block_maps import BlockReader, Moments, OutputMap, Places, Tell
+from headjax.heads.device_sums import DeviceSums, sum_over_batches, sums_by_half
 from headjax.heads.head_id import HeadId
 from headjax.heads.loss_checks import checked, compare_examples
 from headjax.heads.program import Loss, Program, compiled, examples_in, mean_loss, prepare
 from headjax.heads.refit import Change, RefitSums
 from headjax.heads.site import AttentionSite, Sites, at_path, ones, output_matrix
-from headjax.heads.sums import sum_over_batches, sums_by_half
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import spread_by_compiler
 from headjax.models.walk import shows_sub_layers
@@ -159,9 +159,9 @@ class SiteMap(OutputMap):
 
     def sums(self) -> tuple[RefitSums, np.ndarray]:
         matrix = matrix_of(self._reader.model, self.site, self.number)
-        return sum_over_batches(self._sums(matrix)), np.ones(matrix.shape[1])
+        return sum_over_batches(self._sums(matrix)).whole(), np.ones(matrix.shape[1])
 
-    def _sums(self, matrix: jax.Array) -> Iterator[tuple[RefitSums, int]]:
+    def _sums(self, matrix: jax.Array) -> Iterator[tuple[DeviceSums, int]]:
         """Yield the sums of every batch and its tokens."""
         reader, now = self._reader, nnx.split(self._reader.copy, graph=True)[1]
         for number, batch in enumerate(reader.batches):
@@ -234,7 +234,7 @@ def second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
 @jax.jit
 def _context_sums(
     whole: jax.Array, contexts_now: jax.Array, matrix: jax.Array, kept: jax.Array, shift: jax.Array
-) -> RefitSums:
+) -> DeviceSums:
     """Return the sums of products of one batch, for contexts of the model and of the copy, and W_O of the model."""
     target, present = (array.reshape(array.shape[0], -1, array.shape[-1]) for array in (whole, contexts_now))
     counted = target[..., -1:]
