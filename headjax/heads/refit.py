@@ -237,7 +237,7 @@ def _removal_cost(inverse: np.ndarray, weight: np.ndarray, rows: np.ndarray) -> 
     return float((weight[rows] * np.linalg.solve(inverse[np.ix_(rows, rows)], weight[rows])).sum())
 
 
-def rows_of(group: Positions, size: int) -> np.ndarray:
+def rows_of(group: Sequence[int], size: int) -> np.ndarray:
     """Return the features that belong to these heads, of `size` features each."""
     rows: np.ndarray = (np.asarray(group)[:, None] * size + np.arange(size)[None, :]).ravel()
     return rows
@@ -309,7 +309,8 @@ class _Equations(NamedTuple):
         tokens = max(float(gram[-1, -1]), 1.0)
         mean = gram[-1, :-1] / tokens * bias
         matrix, right = gram[:-1, :-1] - np.outer(tokens * mean, mean), cross[:-1] - np.outer(mean, cross[-1])
-        return cls(*(part.astype(dtype) for part in (matrix, right, mean, cross[-1] / tokens * bias)), tokens)
+        matrix, right, mean, lacking = (part.astype(dtype) for part in (matrix, right, mean, cross[-1] / tokens * bias))
+        return cls(matrix, right, mean, lacking, tokens)
 
     def factored(self, ridge: float) -> _Factored:
         """Return the equations with a penalty on the weights."""

@@ -325,9 +325,10 @@ def _compared_sums(
     """Return the sums of products of one batch with the factor of the branch `[width]`, and what was computed for them.
 
     That is the teacher's stream after the block and its later sub-layers, None where `joined` has the sub-layer; and
-    the student's, None of a feed-forward, whose features are many. The student's stream is known where it `passed`.
-    Examples of even number are the first half; `shift` exchanges the halves. `corrected` is 1 if the errors of earlier
-    layers belong to the target, else 0. On a mesh the examples stay spread, and every device has the sums.
+    the student's, None of a feed-forward, whose features are many, and without an output map. Where a sub-layer of the
+    student has `passed`, the stream after it is known. Examples of even number are the first half; `shift` exchanges
+    the halves. `corrected` is 1 if the errors of earlier layers belong to the target, else 0. On a mesh the examples
+    stay spread, and every device has the sums.
     """
     x = None
     if joined is None:
@@ -340,7 +341,8 @@ def _compared_sums(
     lag = (teacher.stream - student.stream).astype(jnp.float32)
     residual = (teacher.output - student.output).astype(jnp.float32) + corrected * ratio[None, None, :] * lag
     sums = feature_sums(student, residual, shift), replicated_sums(branch)
-    entered = None if slot == FEED_FORWARD else _Entered(student.stream, student.features)
+    mapped = slot != FEED_FORWARD and output_map(getattr(blocks[1].layer, slot)).weight is not None
+    entered = _Entered(student.stream, student.features) if mapped else None
     return sums, x, {name: joined[name] for name in later}, entered
 
 

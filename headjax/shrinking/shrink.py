@@ -174,8 +174,8 @@ def _shrink_by_walk(
     choice = choose(prices, budget.limits(prices), uniform=uniform)
     with progress("building", len(choice.options), "map") as bar:
         built = build(model, batches, choice, kept=kept, compute=measuring.compute, progress=bar)
-    kept = {f"{name}/{head}" for name, option in choice.options.items() for head in option.heads or ()}
-    removed = tuple(head for head in all_heads(model.config) if str(head) not in kept)
+    left = {f"{name}/{head}" for name, option in choice.options.items() for head in option.heads or ()}
+    removed = tuple(head for head in all_heads(model.config) if str(head) not in left)
     return Shrunk(built, removed, choice, frontier(prices, next(iter(budget.amounts())), uniform=uniform), prices)
 
 

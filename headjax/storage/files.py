@@ -274,8 +274,8 @@ class Kept:
         if self._path is None:
             self._arrays[name] = arrays
             return
-        stream = io.BytesIO()
-        np.savez(stream, **{KEY: np.array(self._key)}, **arrays)
+        stream, contents = io.BytesIO(), dict[str, Any](arrays, **{KEY: np.array(self._key)})
+        np.savez(stream, **contents)
         write_file(self._file_of(name), stream.getvalue())
 
     def arrays(self, name: str) -> Mapping[str, np.ndarray] | None:
