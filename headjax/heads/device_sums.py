@@ -56,8 +56,7 @@ def feature_sums(layer: SubLayerSeen, target_residual: jax.Array, shift: Any) ->
 
 def sums_by_half(features: jax.Array, target_residual: jax.Array, shift: Any) -> DeviceSums:
     """Return the sums of products of one batch, `[batch, length, n]`."""
-    # Halves are exchanged before their products, which are larger.
-    x, r = (jnp.roll(_in_pairs(array), shift, axis=1) for array in (features, target_residual))
+    x, r = _in_pairs(features, shift), _in_pairs(target_residual, shift)
     product = functools.partial(jnp.einsum, "phtn,phtm->hnm", precision="highest")
     size = x.shape[-1]
     starts = np.linspace(0, size, min(max(size // ROWS, 1), BLOCKS) + 1).astype(int)
@@ -65,10 +64,15 @@ def sums_by_half(features: jax.Array, target_residual: jax.Array, shift: Any) ->
     return DeviceSums(gram, product(x, r), jnp.square(r).sum(axis=(0, 2)))
 
 
-def _in_pairs(array: jax.Array) -> jax.Array:
-    """Return `[batch, length, n]` as `[pairs, 2, length, n]`, zeros beside a last example that has no other."""
+def _in_pairs(array: jax.Array, shift: Any) -> jax.Array:
+    """Return `[batch, length, n]` as `[pairs, 2, length, n]`, zeros beside a last example that has no other.
+
+    Where `shift` is 1, the second of a pair comes first. Halves are exchanged here, since their products are larger;
+    `jnp.roll` by a traced number would take six times as long to compile.
+    """
     even = jnp.pad(array, ((0, array.shape[0] % 2), (0, 0), (0, 0)))
-    return even.reshape(-1, 2, *array.shape[1:])
+    pairs = even.reshape(-1, 2, *array.shape[1:])
+    return jnp.stack([jax.lax.dynamic_index_in_dim(pairs, at, 1, keepdims=False) for at in (shift, 1 - shift)], axis=1)
 
 
 def replicated_sums(sums: Tree) -> Tree:
