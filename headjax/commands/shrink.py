@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headjax.models.config import Batch, ModelConfig
     from headjax.models.model import Model
     from headjax.shrinking.choice import Choice, Point, Prices
+    from headjax.storage.files import Kept
 
 COMPARED = 512
 """Most evaluation examples that the damage of the built model is measured on."""
@@ -179,6 +180,7 @@ class _Session:
     options: Options
     progress: Progress
     batches: Sequence[Batch]
+    kept: Kept
     table: Prices
 
     @property
@@ -191,7 +193,7 @@ class _Session:
         from headjax.shrinking.shrink import build
 
         with self.progress("building", len(choice.options), "map") as bar:
-            built = build(self.fitted, self.batches, choice, progress=bar)
+            built = build(self.fitted, self.batches, choice, kept=self.kept, progress=bar)
         return self.examples.with_own_output(self.model, built)
 
     def damage_of(self, built: Model) -> tuple[float, int]:
@@ -234,7 +236,7 @@ class _Session:
 def _open(model: Model, examples: Examples, options: Options, timed: bool, progress: Progress) -> _Session:
     """Return the session, every form measured."""
     from headjax.shrinking.measure import MeasureConfig
-    from headjax.shrinking.shrink import measured_prices
+    from headjax.shrinking.shrink import measured_prices, measurements
 
     fitted = examples.selection.fit(model)
     batches = examples.calibrating()
@@ -247,7 +249,8 @@ def _open(model: Model, examples: Examples, options: Options, timed: bool, progr
 
     work = options.work or f"{options.out.rstrip('/')}.measured"
     measuring = MeasureConfig(length=options.length or 0, work=work)
+    kept, native = measurements(fitted, batches, measuring), options.native
     table = measured_prices(
-        fitted, batches, measuring, native=options.native, timed=timed, begin=begin, progress=progress
+        fitted, batches, measuring, kept=kept, native=native, timed=timed, begin=begin, progress=progress
     )
-    return _Session(model, fitted, examples, options, progress, batches, table)
+    return _Session(model, fitted, examples, options, progress, batches, kept, table)

@@ -73,24 +73,15 @@ class ToCollaborative(Target):
         return [self._layer(layer, factors_of[i]) for i, layer in enumerate(layers)]
 
     def _fit(self, layers: Sequence[ConversionInput], members: Sequence[int]) -> list[CP]:
-        weights = [roots(layers[i]) for i in members]
-        products = [weighted(scaled_query_key(layers[i]), weight) for i, weight in zip(members, weights, strict=True)]
-        stacked = Products(*(jnp.stack(factors) for factors in zip(*products, strict=True)))
+        inputs = [(scaled_query_key(layers[i]), roots(layers[i])) for i in members]
         with one_blas_thread():
-            fit = jax.block_until_ready(fit_layers(stacked, self.shared_dim, self.solver)).factors
-        factors = [jax.tree.map(lambda array, i=i: array[i], fit) for i in range(len(members))]
-        return [
-            factor
-            if weight is None
-            else factor._replace(left=weight[0].inverse @ factor.left, right=weight[1].inverse @ factor.right)
-            for factor, weight in zip(factors, weights, strict=True)
-        ]
+            factors: list[CP] = jax.block_until_ready(_fitted(inputs, self.shared_dim, self.solver))
+        return factors
 
     def _layer(self, layer: ConversionInput, factors: CP) -> AttentionModule:
         source = layer.attention
         exact = self.shared_dim == source.num_heads * source.head_dim
-        approximation = None if exact else factors.products()
-        content = _content_bias(layer, approximation)
+        content = _content_bias(layer, None if exact else factors)
         names = ("value", "output", "value_bias")
         params: Params = {name: layer.params[name] for name in names if name in layer.params}
         params |= {"query": factors.left, "key": factors.right, "mixing": factors.mixing}
@@ -155,16 +146,36 @@ def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
     return Products(left, right)
 
 
-def _content_bias(layer: ConversionInput, approximation: Products | None) -> jax.Array | None:
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _fitted(inputs: Sequence[tuple[Products, tuple[Root, Root] | None]], rank: int, solver: Solver) -> list[CP]:
+    """Return the factors of layers of equal shapes, in one program."""
+    products = [weighted(*each) for each in inputs]
+    fit = fit_layers(Products(*map(jnp.stack, zip(*products, strict=True))), rank, solver).factors
+    factors = [jax.tree.map(lambda array, i=i: array[i], fit) for i in range(len(inputs))]
+    return [
+        factor
+        if weight is None
+        else factor._replace(left=weight[0].inverse @ factor.left, right=weight[1].inverse @ factor.right)
+        for factor, (_, weight) in zip(factors, inputs, strict=True)
+    ]
+
+
+def _content_bias(layer: ConversionInput, factors: CP | None) -> jax.Array | None:
     """Return u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x), the second term if calibrated; None where both vanish."""
-    if (layer.moments is None or approximation is None) and not layer.attention.projection_bias:
-        return None
-    exact = scaled_query_key(layer)
-    bias = bias_or_zeros(layer, "query") * carried_scale(layer.attention)
-    content = jnp.einsum("mhd,hd->mh", exact.right, bias, precision="highest")
-    if layer.moments is not None and approximation is not None:
+    mean = None
+    if layer.moments is not None and factors is not None:
         mean = jnp.asarray(layer.moments.query_mean, jnp.float32)
-        content = content + _logits_of(exact, mean) - _logits_of(approximation, mean)
+    elif not layer.attention.projection_bias:
+        return None
+    bias = bias_or_zeros(layer, "query") * carried_scale(layer.attention)
+    return _content(scaled_query_key(layer), bias, factors, mean)
+
+
+@jax.jit
+def _content(exact: Products, bias: jax.Array, factors: CP | None, mean: jax.Array | None) -> jax.Array:
+    content = jnp.einsum("mhd,hd->mh", exact.right, bias, precision="highest")
+    if factors is not None and mean is not None:
+        content = content + _logits_of(exact, mean) - _logits_of(factors.products(), mean)
     return content
 
 

@@ -27,7 +27,7 @@ from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
 from headjax.heads.program import Loss
 from headjax.heads.pruning import part_of, prune
-from headjax.heads.refit import RIDGES, RefitSums, centred, least_needed, refit, without_rows
+from headjax.heads.refit import RIDGES, RefitSums, centred, least_needed, refit
 from headjax.heads.site import find_heads, require_heads, with_tied
 from headjax.heads.site_maps import SiteReader, reader_for
 from headjax.heads.surgery import StackLayer, prune_units, units_to_remove
@@ -196,10 +196,15 @@ def _reconstructed(
         if not diverged or not (kept.any() or each.biased):
             continue
         sums, scale = _checked_sums(each)
+        weight = None
         if count and each.units:
-            kept, sums = _without_units(each, sums, count)
+            kept, weight = _without_units(each, sums, count)
             removed_units[each.units] = tuple(np.flatnonzero(~kept).tolist())
-        repairs.append(_repair(each, kept, sums, scale, ridges))
+        solved = refit(sums, kept, bias=each.biased, scale=scale, ridges=ridges, weight=weight)
+        if solved.helps:
+            each.add(solved.change)
+        repair = LayerRepair(each.title, sums.tokens, solved.unknowns, solved.ridge, solved.held_out, solved.helps)
+        repairs.append(repair)
         free_memory()
         if progress is not None:
             progress(len(repairs), {"held_out": repairs[-1].held_out})
@@ -219,24 +224,13 @@ def _checked_sums(each: OutputMap) -> tuple[RefitSums, np.ndarray]:
     return sums, scale
 
 
-def _without_units(each: OutputMap, sums: RefitSums, count: int) -> tuple[np.ndarray, RefitSums]:
-    """Remove units of a feed-forward; return which are left, and the sums without the others."""
+def _without_units(each: OutputMap, sums: RefitSums, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Remove units of a feed-forward; return which are left, and the map before."""
     weight = each.weight()
-    units = least_needed(centred(sums.gram.sum(axis=0), each.biased)[0], weight, count)
     kept = np.ones(len(weight), bool)
-    kept[units] = False
+    kept[least_needed(centred(sums.gram.sum(axis=0), each.biased)[0], weight, count)] = False
     each.keep(kept)
-    return kept, without_rows(sums, weight, units)
-
-
-def _repair(
-    each: OutputMap, kept: np.ndarray, sums: RefitSums, scale: np.ndarray, ridges: Sequence[float]
-) -> LayerRepair:
-    """Solve a map, change it where that helps, and say how well it did."""
-    solved = refit(sums, kept, bias=each.biased, scale=scale, ridges=ridges)
-    if solved.helps:
-        each.add(solved.change)
-    return LayerRepair(each.title, sums.tokens, solved.unknowns, solved.ridge, solved.held_out, solved.helps)
+    return kept, weight
 
 
 def _units_lost(model: Any, units: float | Mapping[StackLayer, int]) -> dict[StackLayer, int]:

@@ -72,7 +72,13 @@ class Refit(NamedTuple):
 
 
 def refit(
-    sums: RefitSums, kept: np.ndarray, *, bias: bool, scale: np.ndarray, ridges: Sequence[float] = RIDGES
+    sums: RefitSums,
+    kept: np.ndarray,
+    *,
+    bias: bool,
+    scale: np.ndarray,
+    ridges: Sequence[float] = RIDGES,
+    weight: np.ndarray | None = None,
 ) -> Refit:
     """Return the change D of a linear map W, b by ridge regression.
 
@@ -85,30 +91,43 @@ def refit(
     tried from the middle one on in the direction in which the error falls, up to the first that is worse; of `LARGE`
     features and more in float32, which tells ridges apart. The weight of the penalty against a token is then kept for
     the solution on both halves.
+
+    With `weight`, the present map `[n, width]`, the sums are of r = t - x W - b with all features: what the others
+    computed joins the target. Their rows of the change are 0 all the same.
     """
     if not kept.all():
-        index = np.append(np.flatnonzero(kept), len(kept))
-        sums = RefitSums(sums.gram[:, index[:, None], index], sums.cross[:, index], sums.square)
+        sums = _reduced(sums, kept, weight)
     dtype = np.float32 if len(sums.gram[0]) > LARGE else np.float64
     halves = [_Equations.of(gram, cross, bias, dtype) for gram, cross in zip(sums.gram, sums.cross, strict=True)]
     squares = np.square(scale)
     before = max(float(sums.square.sum(axis=0) @ squares), 1e-300)
 
     def held_out(ridge: float) -> float:
-        rise = np.zeros(len(scale))
-        for half, gram, cross in zip(halves, sums.gram[::-1], sums.cross[::-1], strict=True):
-            change = half.solved(ridge)
-            rise += (change * (np.asarray(gram, dtype) @ change - 2.0 * cross)).sum(axis=0, dtype=np.float64)
+        one, other = (half.factored(ridge) for half in halves)
+        rise = one.rise(other.solved()) + other.rise(one.solved())
         return max(1.0 + float(rise @ squares) / before, 0.0)
 
     with one_blas_thread():
         ridge, error = _least(held_out, ridges)
         # The sums are over twice as many tokens as those the ridge was chosen for.
         both = _Equations.of(sums.gram.sum(axis=0), sums.cross.sum(axis=0), bias, np.float64)
-        found = both.solved(ridge / 2.0)
-    weight = np.zeros((len(kept), len(scale)))
-    weight[kept] = found[:-1]
-    return Refit(Change(weight, found[-1]), ridge, error, int(kept.sum()) + bias)
+        found = both.factored(ridge / 2.0).solved()
+    change = np.zeros((len(kept), len(scale)))
+    change[kept] = found[:-1]
+    return Refit(Change(change, found[-1]), ridge, error, int(kept.sum()) + bias)
+
+
+def _reduced(sums: RefitSums, kept: np.ndarray, weight: np.ndarray | None) -> RefitSums:
+    """Return the sums of the kept features; with the map that the others lose, the residual r grows by x_S W_S."""
+    index, gone = np.append(np.flatnonzero(kept), len(kept)), np.flatnonzero(~kept)
+    gram, cross, square = sums.gram[:, index[:, None], index], sums.cross[:, index], sums.square
+    if weight is not None:
+        lost = weight[gone]
+        of_lost = sums.gram[:, gone[:, None], gone].sum(axis=0) @ lost
+        of_lost += 2.0 * sums.cross[:, gone].sum(axis=0)
+        cross = cross + sums.gram[:, index[:, None], gone] @ lost
+        square = square + 0.5 * (lost * of_lost).sum(axis=0)  # read as a sum over both halves
+    return RefitSums(gram, cross, square)
 
 
 def _least(error: Callable[[float], float], ridges: Sequence[float]) -> tuple[float, float]:
@@ -128,21 +147,61 @@ def least_needed(moments: np.ndarray, weight: np.ndarray, count: int, steps: int
     """Return the features whose removal costs least once the others have been refitted, in the order of removal.
 
     Feature i costs ||W_i||^2 / (H^-1)_ii (optimal brain surgery, Hassibi and Stork 1993). They are removed greedily in
-    at most `steps` groups, with H^-1 and W brought up to date after each.
+    at most `steps` groups. Removed features S take F F^T from H^-1, with F = H^-1_:S chol((H^-1)_SS)^-T, and F W_S
+    likewise from W. Of H^-1 without them only the diagonal and the next group's columns are read, so F alone is kept.
     """
-    inverse, left, removed = damped_inverse(moments), np.arange(len(moments)), []
+    from scipy import linalg
+
+    inverse, weight = damped_inverse(moments), weight.copy()
+    diagonal, left, removed = inverse.diagonal().copy(), np.arange(len(moments)), list[np.ndarray]()
+    factor, done = np.empty((len(moments), count)), 0
     for size in np.diff(np.round(np.linspace(0, count, min(steps, count) + 1)).astype(int)):
-        costs = np.square(weight).sum(axis=1) / np.maximum(np.diag(inverse), 1e-300)
+        costs = np.square(weight).sum(axis=1) / np.maximum(diagonal, 1e-300)
         group = np.argsort(costs, kind="stable")[:size]
         removed.append(left[group])
-        inverse, weight = without_features(inverse, weight, group)
+        columns = inverse[left[:, None], left[group]] - factor[: len(left), :done] @ factor[group, :done].T
+        root = linalg.cholesky(columns[group], lower=True, check_finite=False)
+        solved = linalg.solve_triangular(
+            root, np.concatenate([columns, weight[group].T]).T, lower=True, check_finite=False
+        )
+        new = solved[:, : len(left)].T
+        factor[: len(left), done : done + size] = new
+        weight -= new @ solved[:, len(left) :]
+        diagonal -= np.square(new).sum(axis=1)
         # Features from the end move to the places of removed ones, so that no large array is copied.
-        end = len(left) - size
+        end, done = len(left) - size, done + size
         moved, holes = np.setdiff1d(np.arange(end, len(left)), group), group[group < end]
-        for array in (left, weight, inverse, inverse.T):
+        for array in (left, weight, diagonal, factor[:, :done]):
             array[holes] = array[moved]
-        left, weight, inverse = left[:end], weight[:end], inverse[:end, :end]
+        left, weight, diagonal = left[:end], weight[:end], diagonal[:end]
     return np.concatenate(removed) if removed else np.zeros(0, int)
+
+
+def nested_refits(
+    moments: np.ndarray, weight: np.ndarray, order: np.ndarray, sizes: Sequence[int], penalty: float
+) -> list[np.ndarray]:
+    """Return the changes of a map that keeps the first k features of an order, refitted towards the same output.
+
+        W'_K = (H_KK + penalty)^-1 (H W + penalty W)_K,   W'_S = 0
+
+    One factorisation serves all sizes k. With H + penalty = L L^T in this order, the leading block of L factors the
+    equations of the first k features, and forward substitution makes the leading rows of L^T W of their right side:
+
+        W'_K = L_k^-T (L^T W)_k
+    """
+    from scipy import linalg
+    from scipy.linalg import blas
+
+    lower, _ = _factored(moments[order[:, None], order], penalty)
+    right, changes = blas.dtrmm(1.0, lower, weight[order], lower=1, trans_a=1), []
+    for size in sizes:
+        change, block = -weight, lower[:size, :size]
+        if size:
+            change[order[:size]] += linalg.solve_triangular(
+                block, right[:size], trans=1, lower=True, check_finite=False
+            )
+        changes.append(change)
+    return changes
 
 
 Positions = tuple[int, ...]
@@ -178,7 +237,7 @@ def _removal_cost(inverse: np.ndarray, weight: np.ndarray, rows: np.ndarray) -> 
     return float((weight[rows] * np.linalg.solve(inverse[np.ix_(rows, rows)], weight[rows])).sum())
 
 
-def rows_of(group: Positions, size: int) -> np.ndarray:
+def rows_of(group: Sequence[int], size: int) -> np.ndarray:
     """Return the features that belong to these heads, of `size` features each."""
     rows: np.ndarray = (np.asarray(group)[:, None] * size + np.arange(size)[None, :]).ravel()
     return rows
@@ -201,29 +260,38 @@ def damped_inverse(moments: np.ndarray) -> np.ndarray:
     """Return the inverse of second moments with `DAMPING` of their mean on the diagonal."""
     from scipy.linalg import lapack
 
-    damped = moments + max(DAMPING * float(np.trace(moments)) / len(moments), 1e-12) * np.eye(len(moments))
-    factor, failed = lapack.dpotrf(damped, lower=1, clean=1)
-    if failed:  # rounding made it indefinite
-        general: np.ndarray = np.linalg.inv(damped)
-        return general
-    lower, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
-    inverse = lower + lower.T
-    inverse.flat[:: len(inverse) + 1] *= 0.5
+    factor, _ = _factored(moments, max(DAMPING * float(np.trace(moments)) / len(moments), 1e-12))
+    inverse: np.ndarray = lapack.dpotri(factor, lower=1, overwrite_c=1)[0]
+    for start in range(0, len(inverse), 256):  # in blocks that a cache holds
+        stop = start + 256
+        inverse[start:stop, stop:] = inverse[stop:, start:stop].T
+        inverse[start:stop, start:stop] += np.tril(inverse[start:stop, start:stop], -1).T
     return inverse
+
+
+def _factored(matrix: np.ndarray, penalty: float) -> tuple[np.ndarray, float]:
+    """Return the lower Cholesky factor of matrix + penalty, 0 above the diagonal, in Fortran's order; and the penalty.
+
+    Where rounding has made the matrix indefinite, the penalty is raised until it is not.
+    """
+    from scipy import linalg
+
+    (potrf,) = linalg.get_lapack_funcs(("potrf",), (matrix,))
+    while True:
+        damped = matrix.copy()
+        damped.flat[:: len(damped) + 1] += penalty
+        factor, failed = potrf(damped.T, lower=1, clean=1, overwrite_a=1)
+        if not failed or not np.isfinite(np.trace(matrix)):
+            return factor, penalty
+        penalty *= 10.0
 
 
 def centred(gram: np.ndarray, bias: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the second moments of the features about the mean that a bias takes up (0 without one), and that mean."""
     tokens = max(float(gram[-1, -1]), 1.0)
-    mean = gram[-1, :-1] / tokens * bias
-    return gram[:-1, :-1] / tokens - np.outer(mean, mean), mean
-
-
-def without_rows(sums: RefitSums, weight: np.ndarray, rows: np.ndarray) -> RefitSums:
-    """Return the sums once rows of the present map are 0: the residual r grows by x_S W_S."""
-    lost = weight[rows]
-    cross = sums.cross + sums.gram[:, :, rows] @ lost
-    return RefitSums(sums.gram, cross, sums.square + (lost * (sums.cross + cross)[:, rows]).sum(axis=1))
+    mean, moments = gram[-1, :-1] / tokens * bias, gram[:-1, :-1] / tokens
+    moments -= np.outer(mean, mean)
+    return moments, mean
 
 
 class _Equations(NamedTuple):
@@ -233,24 +301,49 @@ class _Equations(NamedTuple):
     right: np.ndarray
     mean: np.ndarray
     bias: np.ndarray  # of a change of weights 0
+    tokens: float
 
     @classmethod
     def of(cls, gram: np.ndarray, cross: np.ndarray, bias: bool, dtype: Any) -> _Equations:
         """Return the equations of these sums."""
         tokens = max(float(gram[-1, -1]), 1.0)
         mean = gram[-1, :-1] / tokens * bias
-        matrix, right = gram[:-1, :-1] - tokens * np.outer(mean, mean), cross[:-1] - np.outer(mean, cross[-1])
-        return cls(*(part.astype(dtype) for part in (matrix, right, mean, cross[-1:] / tokens * bias)))
+        matrix, right = gram[:-1, :-1] - np.outer(tokens * mean, mean), cross[:-1] - np.outer(mean, cross[-1])
+        matrix, right, mean, lacking = (part.astype(dtype) for part in (matrix, right, mean, cross[-1] / tokens * bias))
+        return cls(matrix, right, mean, lacking, tokens)
 
-    def solved(self, ridge: float) -> np.ndarray:
+    def factored(self, ridge: float) -> _Factored:
+        """Return the equations with a penalty on the weights."""
+        penalty = max(ridge * float(np.trace(self.matrix)) / max(len(self.matrix), 1), 1e-30)
+        return _Factored(self, *_factored(self.matrix, penalty))
+
+
+class _Factored(NamedTuple):
+    """Normal equations with a penalty on the weights, and the lower factor of their matrix."""
+
+    equations: _Equations
+    lower: np.ndarray
+    penalty: float
+
+    def solved(self) -> np.ndarray:
         """Return the change that solves the equations, `[n + 1, outputs]`, the bias in the last row."""
         from scipy import linalg
 
-        matrix, size = self.matrix.copy(), len(self.matrix)
-        matrix.flat[:: size + 1] += max(ridge * float(np.trace(matrix)) / max(size, 1), 1e-30)
-        try:
-            factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
-            change = linalg.cho_solve(factor, self.right, check_finite=False)
-        except linalg.LinAlgError:  # rounding made it indefinite
-            change = np.linalg.solve(matrix, self.right)
-        return np.concatenate([change, self.bias - self.mean @ change])
+        own = self.equations
+        change = linalg.cho_solve((self.lower, True), own.right, check_finite=False)
+        return np.concatenate([change, (own.bias - own.mean @ change)[None]])
+
+    def rise(self, change: np.ndarray) -> np.ndarray:
+        """Return by how much a change raises the squared error of these tokens, `[outputs]`.
+
+        The square of x D about the mean is |L^T D|^2 less the penalty's |D|^2.
+        """
+        from scipy import linalg
+
+        own, weight = self.equations, change[:-1]
+        shift = own.mean @ weight + change[-1]  # of the mean output
+        (trmm,) = linalg.get_blas_funcs(("trmm",), (self.lower, weight))
+        rise = np.square(trmm(1.0, self.lower, weight, lower=1, trans_a=1))
+        rise -= weight * (self.penalty * weight + 2.0 * own.right)
+        about_mean: np.ndarray = rise.sum(axis=0, dtype=np.float64)
+        return about_mean + own.tokens * shift * (shift - 2.0 * own.bias)

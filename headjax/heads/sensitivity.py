@@ -21,9 +21,9 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.agreement import agreement_kind, predictions_of, rooted
+from headjax.heads.device_sums import replicated_sums
 from headjax.heads.program import examples_in
 from headjax.heads.refit import Change
-from headjax.heads.sums import replicated_sums
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch
 from headjax.models.decoding import GenerativeConfig
@@ -136,7 +136,7 @@ def prices(
 def products(changes: Change, evaluated: Seen, seen: SubLayerSeen | None = None) -> jax.Array:
     """Return the sums over tokens of g . e of changed maps, `[changes, probes, batch]`; `seen` has other features."""
     layer = evaluated.layer if seen is None else seen
-    return _products(layer.features, layer.output - evaluated.layer.output, evaluated.gradient, changes)
+    return _products(layer.features, layer.output, evaluated.layer.output, evaluated.gradient, changes)
 
 
 @functools.partial(jax.jit, static_argnames=("slot", "compute"))
@@ -155,9 +155,12 @@ def _stream_products(
 
 
 @jax.jit
-def _products(features: jax.Array, error: jax.Array, gradient: jax.Array, changes: Change) -> jax.Array:
-    """Return the sums of `products`; `error` is that of the output before the change."""
-    features, error, gradient = (array.astype(jnp.float32) for array in (features, error, gradient))
+def _products(
+    features: jax.Array, output: jax.Array, target: jax.Array, gradient: jax.Array, changes: Change
+) -> jax.Array:
+    """Return the sums of `products`; `output` is that before the change."""
+    error = (output - target).astype(jnp.float32)
+    features, gradient = features.astype(jnp.float32), gradient.astype(jnp.float32)
 
     def product(change: Change) -> jax.Array:
         error_after = error + jnp.einsum("btn,nw->btw", features, change.weight) + change.bias[None, None]

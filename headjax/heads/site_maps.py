@@ -15,12 +15,12 @@ from jax.sharding import PartitionSpec
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.block_maps import BlockReader, Moments, OutputMap, Places, Tell
+from headjax.heads.device_sums import DeviceSums, sum_over_batches, sums_by_half
 from headjax.heads.head_id import HeadId
 from headjax.heads.loss_checks import checked, compare_examples
 from headjax.heads.program import Loss, Program, compiled, examples_in, mean_loss, prepare
 from headjax.heads.refit import Change, RefitSums
 from headjax.heads.site import AttentionSite, Sites, at_path, ones, output_matrix
-from headjax.heads.sums import sum_over_batches, sums_by_half
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import spread_by_compiler
 from headjax.models.walk import shows_sub_layers
@@ -169,13 +169,13 @@ class SiteMap(OutputMap):
                 return jnp.moveaxis(contexts, 0, 1)
             return contexts if self.site.layers is None else contexts[self.number]
 
-        def batch_sums() -> Iterator[tuple[RefitSums, int]]:
+        def batch_sums() -> Iterator[tuple[DeviceSums, int]]:
             for number, batch in enumerate(reader.batches):
                 before, now = (layer_contexts(state, batch) for state in states)
                 arrays = before, now, matrix, jnp.asarray(self._rows), jnp.asarray(number % 2)
                 yield spread_by_compiler(_context_sums, PartitionSpec(), *arrays), int(np.prod(before.shape[:-1]))
 
-        return sum_over_batches(batch_sums()), np.ones(matrix.shape[1])
+        return sum_over_batches(batch_sums()).whole(), np.ones(matrix.shape[1])
 
 
 def matrix_of(model: nnx.Module, site: AttentionSite, layer: int) -> jax.Array:
@@ -231,7 +231,9 @@ def second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
 
 
 @jax.jit
-def _context_sums(before: jax.Array, now: jax.Array, matrix: jax.Array, kept: jax.Array, shift: jax.Array) -> RefitSums:
+def _context_sums(
+    before: jax.Array, now: jax.Array, matrix: jax.Array, kept: jax.Array, shift: jax.Array
+) -> DeviceSums:
     """Return the sums of products of one batch, for contexts of the model and of the copy, and W_O of the model."""
     target, present = (array.reshape(array.shape[0], -1, array.shape[-1]) for array in (before, now))
     counts = target[..., -1:]

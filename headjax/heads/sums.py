@@ -11,34 +11,30 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from headjax.core.modules import arrays
 from headjax.core.tensors import flatten
+from headjax.heads.device_sums import DeviceSums, Tree, feature_sums, replicated_sums, sum_over_batches
 from headjax.heads.program import examples_in
 from headjax.heads.refit import RefitSums
-from headjax.heads.statistics import sum_over
+from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import SPREADING, by_example, check_batch_size, current_mesh
 from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.config import Batch
-from headjax.models.inputs import check_batch, counted_at, device_batch
+from headjax.models.inputs import check_batch, device_batch
 from headjax.models.model import Model
-from headjax.models.walk import LayerBlock, SubLayerSeen, blocks_of, embed, step
+from headjax.models.walk import FEED_FORWARD, LayerBlock, blocks_of, embed, step
 from headjax.nn.block import Block
 from headjax.nn.state import Compute, Probe, State
 
-Tree = TypeVar("Tree")
-
 Measure = Callable[[Probe], Any]
 """Sums over the tokens of a batch that a probe of an attention takes."""
-
-FLOAT32_TOKENS = 16384
 
 
 def spread(model: Model, batches: Iterable[Batch]) -> tuple[Model, list[dict[str, jax.Array]]]:
@@ -58,39 +54,9 @@ def spread(model: Model, batches: Iterable[Batch]) -> tuple[Model, list[dict[str
     return model.replace(params=jax.device_put(model.params, places)), placed
 
 
-def replicated_sums(sums: Tree) -> Tree:
-    """Return traced sums whole on every device of the current mesh; as they are without one."""
-    return sums if current_mesh(*SPREADING) is None else jax.lax.with_sharding_constraint(sums, PartitionSpec())
-
-
-def sum_over_batches(parts: Iterable[tuple[Any, int]]) -> Any:
-    """Return the sums over all batches, in float64 on the host, of each batch's sums and its number of tokens."""
-    return sum_over(_sums_of_several(parts))
-
-
-def _sums_of_several(parts: Iterable[tuple[Tree, int]]) -> Iterator[Tree]:
-    """Yield sums over `FLOAT32_TOKENS` tokens at a time, added on the device."""
-    total: Tree | None = None
-    tokens = 0
-    for sums, count in parts:
-        total = sums if total is None else _added(total, sums)
-        tokens += count
-        if tokens >= FLOAT32_TOKENS:
-            yield total
-            total, tokens = None, 0
-    if total is not None:
-        yield total
-
-
 def _added_up(trees: Sequence[Tree]) -> Tree:
     total: Tree = jax.tree.map(lambda *parts: np.sum(parts, axis=0), *trees)
     return total
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def _added(total: Tree, sums: Tree) -> Tree:
-    added: Tree = jax.tree.map(jnp.add, total, sums)
-    return added
 
 
 def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
@@ -120,6 +86,13 @@ class _Joined(NamedTuple):
 
     stream: jax.Array
     output: jax.Array
+
+
+class _Entered(NamedTuple):
+    """A sub-layer of the student on one batch: the stream before it, and its features `[batch, length, features]`."""
+
+    stream: jax.Array
+    features: jax.Array
 
 
 class LayerReading(NamedTuple):
@@ -161,6 +134,7 @@ class LayerStep:
     corrected: bool = True
     changed: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
     _joined: list[dict[str, _Joined]] = dataclasses.field(default_factory=list)
+    _entered: dict[int, dict[str, _Entered]] = dataclasses.field(default_factory=dict)
     _after: list[States] | None = None
 
     @property
@@ -194,7 +168,7 @@ class LayerStep:
             return _added_up(readings)
         self._after, outputs = list(self.states) if keep else self.states, list[dict[str, jax.Array]]()
         sums, probed = sum_over_batches(self._read(self._after, tuple(slots), probe, outputs, keep))
-        return LayerReading({slot: RefitSums(*of_slot) for slot, of_slot in sums.items()}, probed, outputs)
+        return LayerReading({slot: of_slot.whole() for slot, of_slot in sums.items()}, probed, outputs)
 
     def _read(
         self, states: list[States], slots: tuple[str, ...], probe: Measure | None, outputs: list[Any], keep: bool
@@ -215,19 +189,26 @@ class LayerStep:
             sums, scales = zip(*(each.sums(slot) for each in self._each()), strict=True)
             return _added_up(sums), scales[-1]
         found, scale = sum_over_batches(self._compared(slot))
-        return RefitSums(*found), scale / len(self.states)
+        return found.whole(), scale / len(self.states)
 
-    def _compared(self, slot: str) -> Iterator[tuple[tuple[RefitSums, jax.Array], int]]:
+    def _compared(self, slot: str) -> Iterator[tuple[tuple[DeviceSums, jax.Array], int]]:
         """Yield the sums of every batch and its tokens; the teacher's state becomes that after the layer."""
         slots = self.layer.config.slots
         later = tuple(each for each in slots[slots.index(slot) + 1 :] if self.slots is None or each in self.slots)
         known, self._joined = self._joined, []
         for number, pair in enumerate(self.states):
-            arguments = pair, known[number] if known else None, number % 2, float(self.corrected)
-            sums, x, joined = _compared_sums(self.blocks[0], slot, later, self.compute, *arguments)
+            arguments = pair, known[number] if known else None, self._passed(number), number % 2, float(self.corrected)
+            sums, x, joined, entered = _compared_sums(self.blocks[0], slot, later, self.compute, *arguments)
             self._joined.append(joined)
+            if entered is not None:
+                self._entered[number] = {slot: entered}
             self.states[number] = pair if x is None else pair._replace(teacher=pair.teacher._replace(x=x))
             yield sums, tokens_of(pair.student)
+
+    def _passed(self, number: int) -> dict[str, jax.Array]:
+        """Return a batch's stream after the student's last attention whose sums were taken, with its map of now."""
+        entered = self._entered.get(number, {})
+        return {slot: _stream_after(self.block, slot, each, self.compute) for slot, each in entered.items()}
 
     def _each(self) -> Iterator[LayerStep]:
         """Yield the layers that share their parameters one after another."""
@@ -243,7 +224,9 @@ class LayerStep:
             for number, pair in enumerate(self.states):
                 whole = pair.teacher if self._joined else step(teacher, pair.teacher, self.compute)
                 student_after = whole
-                if self.diverged:
+                if self.diverged and (passed := self._passed(number)):
+                    student_after = pair.student._replace(x=_layer_after(student, pair.student, passed, self.compute))
+                elif self.diverged:
                     student_after = pair.student if student is None else step(student, pair.student, self.compute)
                 self.states[number] = States(whole, student_after)
         self._after = self.states if self._after is None else self._after
@@ -335,47 +318,47 @@ def _compared_sums(
     compute: Compute,
     states: States,
     joined: dict[str, _Joined] | None,
+    passed: dict[str, jax.Array],
     shift: Any,
     corrected: Any,
-) -> tuple[tuple[RefitSums, jax.Array], jax.Array | None, dict[str, _Joined]]:
-    """Return the sums of products of one batch with the factor of the branch `[width]`, and what the teacher computed.
+) -> tuple[tuple[DeviceSums, jax.Array], jax.Array | None, dict[str, _Joined], _Entered | None]:
+    """Return the sums of products of one batch with the factor of the branch `[width]`, and what was computed for them.
 
-    That is the stream after the block and the later sub-layers; None where `joined` has the sub-layer. Examples of even
-    number are the first half; `shift` exchanges the halves. `corrected` is 1 if the errors of earlier layers belong to
-    the target, else 0. On a mesh the examples stay spread, and every device has the sums.
+    That is the teacher's stream after the block and its later sub-layers, None where `joined` has the sub-layer; and
+    the student's, None of a feed-forward, whose features are many, and without an output map. Where a sub-layer of the
+    student has `passed`, the stream after it is known. Examples of even number are the first half; `shift` exchanges
+    the halves. `corrected` is 1 if the errors of earlier layers belong to the target, else 0. On a mesh the examples
+    stay spread, and every device has the sums.
     """
     x = None
     if joined is None:
         after, seen = blocks[0].sub_layers(states.teacher, compute)
         joined = {name: _Joined(seen[name].stream, seen[name].output) for name in (slot, *later)}
         x = by_example(after.x)
-    teacher, student = joined[slot], blocks[1].sub_layers(states.student, compute)[1][slot]
+    teacher, student = joined[slot], blocks[1].sub_layers(states.student, compute, passed=passed)[1][slot]
     shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)
     ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
     lag = (teacher.stream - student.stream).astype(jnp.float32)
     residual = (teacher.output - student.output).astype(jnp.float32) + corrected * ratio[None, None, :] * lag
-    halves = feature_sums(student, residual, shift)
-    return (halves, replicated_sums(branch)), x, {name: joined[name] for name in later}
+    sums = feature_sums(student, residual, shift), replicated_sums(branch)
+    mapped = slot != FEED_FORWARD and output_map(getattr(blocks[1].layer, slot)).weight is not None
+    entered = _Entered(student.stream, student.features) if mapped else None
+    return sums, x, {name: joined[name] for name in later}, entered
 
 
-def feature_sums(layer: SubLayerSeen, target_residual: jax.Array, shift: Any) -> RefitSums:
-    """Return the sums of products of a sub-layer's features, and of what its output lacks."""
-    counted = counted_at(layer.mask, layer.output.shape[:2])[:, :, None]
-    ones = jnp.ones((*layer.output.shape[:2], 1), jnp.float32)
-    features = jnp.where(counted > 0, jnp.concatenate([layer.features.astype(jnp.float32), ones], axis=2), 0.0)
-    residual = jnp.where(counted > 0, target_residual, 0.0)
-    return replicated_sums(sums_by_half(by_example(features), by_example(residual), shift))
+@functools.partial(jax.jit, static_argnames=("slot", "compute"))
+def _stream_after(block: LayerBlock, slot: str, entered: _Entered, compute: Compute) -> jax.Array:
+    """Return the stream after an attention of one batch, its output from its features."""
+    layer, (stream, features) = compute.cast(block.layer), entered
+    weight, bias = output_map(getattr(layer, slot))
+    output = features @ weight[...].reshape(features.shape[-1], stream.shape[-1])
+    after: jax.Array = getattr(layer, f"{slot}_residual").join(
+        stream, output if bias is None else output + bias[None, None]
+    )
+    return by_example(after)
 
 
-def sums_by_half(features: jax.Array, target_residual: jax.Array, shift: Any) -> RefitSums:
-    """Return the sums of products of one batch, `[batch, length, n]`."""
-    x, r = _in_pairs(features), _in_pairs(target_residual)
-    product = functools.partial(jnp.einsum, "phtn,phtm->hnm", precision="highest")
-    halves = RefitSums(product(x, x), product(x, r), jnp.square(r).sum(axis=(0, 2)))
-    return jax.tree.map(lambda array: jnp.roll(array, shift, axis=0), halves)
-
-
-def _in_pairs(array: jax.Array) -> jax.Array:
-    """Return `[batch, length, n]` as `[pairs, 2, length, n]`, zeros beside a last example that has no other."""
-    even = jnp.pad(array, ((0, array.shape[0] % 2), (0, 0), (0, 0)))
-    return even.reshape(-1, 2, *array.shape[1:])
+@functools.partial(jax.jit, static_argnames="compute")
+def _layer_after(block: LayerBlock, state: State, passed: dict[str, jax.Array], compute: Compute) -> jax.Array:
+    """Return the stream after a layer of one batch, from that after one of its sub-layers."""
+    return block.sub_layers(state, compute, passed=passed)[0].x

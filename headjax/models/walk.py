@@ -108,10 +108,15 @@ class LayerBlock(WalkBlock):
         compute: Compute = Compute(),
         added: Mapping[str, jax.Array] | None = None,
         probe: Callable[[Probe], None] | None = None,
+        passed: Mapping[str, jax.Array] | None = None,
     ) -> tuple[State, dict[str, SubLayerSeen]]:
-        """Return the state after the layer, and its sub-layers by slot; `added` is what joins each one's output."""
+        """Return the state after the layer, and its sub-layers by slot; `added` is what joins each one's output.
+
+        `passed` is the stream after one of the sub-layers, where it is known: up to that one nothing is computed.
+        """
         contexts: dict[str, jax.Array] = {}
         seen: dict[str, SubLayerSeen] = {}
+        slots = self.layer.slots
 
         def note(call: Probe) -> None:
             contexts[call.slot] = call.attended.context
@@ -120,6 +125,9 @@ class LayerBlock(WalkBlock):
 
         def join(joining: ResidualStep) -> jax.Array:
             slot, residual, x = joining.slot, joining.residual, joining.x
+            for known, stream in (passed or {}).items():
+                if slots.index(slot) <= slots.index(known):
+                    return stream
             inputs = residual.enter(joining.read)
             output = joining.f(inputs)
             if added is not None and slot in added:

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion.calibration import input_sums, moments_of
+from headjax.conversion.calibration import Moments, input_sums, moments_of
 from headjax.conversion.collaborative import ToCollaborative
 from headjax.conversion.decomposition import Solver
 from headjax.conversion.model import convert_attention, describe
@@ -28,16 +29,18 @@ from headjax.core.kind import Kind, own_copy
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.core.serialize import from_data, to_data
-from headjax.heads.refit import Change, RefitSums, centred, layer_removals, least_needed, refit, without_rows
+from headjax.heads.device_sums import DeviceSums, feature_sums, replicated_sums, sum_over_batches
+from headjax.heads.head_id import HeadLayer
+from headjax.heads.refit import Change, RefitSums, centred, layer_removals, least_needed, nested_refits, refit, rows_of
 from headjax.heads.sensitivity import Seen, Sensitivity, in_parts, products
-from headjax.heads.sums import BlockWalk, LayerReading, feature_sums, held_back, spread, sum_over_batches, tokens_of
+from headjax.heads.sums import BlockWalk, LayerReading, held_back, spread, tokens_of
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
-from headjax.models.config import Batch
+from headjax.models.config import Batch, head_stack_at
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, SubLayerSeen
 from headjax.nn.module import AttentionModule
-from headjax.nn.state import Compute, State
+from headjax.nn.state import Compute, Probe, State
 from headjax.shrinking.search_space import (
     NO_LAYER_SIZE,
     SearchSpace,
@@ -55,6 +58,9 @@ CHOOSING = 0.3
 
 LAYERS = "layers"
 """Name of the damages of whole layers among the measurements."""
+
+MOMENTS = 2**30
+"""Most bytes of the moments of attentions' inputs that are kept: 12 layers of width 768 take 85 MB."""
 
 QUICK = Solver(sweeps=20)
 """Decomposition of a candidate; most of the error is gone after so many sweeps."""
@@ -161,6 +167,8 @@ def _measure_missing(
     sensitivity = Sensitivity(model, config.compute, labels=config.labels)
     pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in eval_batches]
     skips = LAYERS not in kept.found and any(_can_go(model, config.space, each) for each in sub_layers)
+    attentions = sum(each.attention is not None for each in sub_layers)
+    fits = 4 * 3 * model.config.width**2 * attentions <= MOMENTS
     compensations: dict[str, Compensation] = {}
     before: tuple[LayerBlock, list[State]] | None = None
     for step in BlockWalk(model, fit_batches, config.compute):
@@ -171,17 +179,46 @@ def _measure_missing(
             )
         before = block, states
         reading = step.read(block.layer.config.slots, input_sums, keep=True)
-        evaluated = [sensitivity.at(block, *each[-1 - step.number]) for each in pulled]
-        for each in sub_layers:
-            if (each.stack, each.layer) == (block.stack, block.place.value):
-                at = _Measuring(each, block, states, reading, [seen[each.slot] for seen in evaluated], config)
-                with one_blas_thread():
-                    kept(each.name, functools.partial(at.measured, sensitivity))
+        here = [each[-1 - step.number] for each in pulled]
+        evaluated = [sensitivity.at(block, *each) for each in here]
+        if fits:
+            _keep_moments(kept, block, reading, [state for state, _ in here], config.compute)
+        measuring = [
+            _Measuring(each, block, states, reading, [seen[each.slot] for seen in evaluated], config)
+            for each in sub_layers
+            if (each.stack, each.layer) == (block.stack, block.place.value) and each.name not in kept.found
+        ]
+        # The host solves maps of the feed-forward while the device converts the attention; JAX is called here alone.
+        with one_blas_thread(), ThreadPoolExecutor(1) as pool:
+            solved = [pool.submit(at.removed) for at in measuring]
+            for at, removed in zip(measuring, solved, strict=True):
+                kept(at.name, functools.partial(at.measured, sensitivity, removed))
         if progress is not None:
             progress(sum(len(kept.found.get(each.name, ())) for each in sub_layers), {})
     if skips:
         options: dict[str, Any] = {"labels": config.labels, "compute": config.compute}
         kept(LAYERS, functools.partial(skipped_damages, model, eval_batches, compensations, **options))
+
+
+def _keep_moments(
+    kept: Kept, block: LayerBlock, reading: LayerReading, states: Sequence[State], compute: Compute
+) -> None:
+    """Keep the sums over the inputs of a layer's attentions, of all examples."""
+    evaluated = sum_over_batches((_input_sums(block, state, compute), tokens_of(state)) for state in states)
+    for slot, sums in reading.probed.items():
+        both = jax.tree.map(lambda *parts: np.asarray(sum(parts), np.float32), sums, evaluated[slot])
+        kept.keep(f"{head_stack_at(block.stack, slot)}/{block.place.value}", both)
+
+
+def kept_moments(kept: Kept, places: Collection[HeadLayer]) -> dict[HeadLayer, Moments] | None:
+    """Return the moments of the inputs of attentions over all examples; None where they have not been kept."""
+    found = dict[HeadLayer, Moments]()
+    for place in places:
+        sums = kept.arrays("{}/{}".format(*place))
+        if sums is None:
+            return None
+        found[place] = moments_of({name: np.asarray(array, np.float64) for name, array in sums.items()})
+    return found
 
 
 class _Measuring:
@@ -196,7 +233,7 @@ class _Measuring:
         evaluated: Sequence[Seen],
         config: MeasureConfig,
     ) -> None:
-        self._sub_layer, self._block, self._evaluated = sub_layer, block, evaluated
+        self.name, self._sub_layer, self._block, self._evaluated = sub_layer.name, sub_layer, block, evaluated
         self._states, self._reading, slot = states, reading, sub_layer.slot
         self._moments = moments_of(reading.probed[slot]) if slot in reading.probed else None
         self._space, self._compute = config.space, config.compute
@@ -207,24 +244,23 @@ class _Measuring:
         array = np.asarray(fetch(weight[...]) if sub_layer.parts else np.zeros((0, 1)), np.float64)
         self._weight = array.reshape(-1, array.shape[-1])
 
-    def measured(self, sensitivity: Sensitivity) -> list[dict[str, Any]]:
-        """Return all candidates as JSON data."""
-        if not self._sub_layer.parts:
-            return []
+    def measured(
+        self, sensitivity: Sensitivity, removed: Future[tuple[list[int], list[Change]]]
+    ) -> list[dict[str, Any]]:
+        """Return all candidates as JSON data; `removed` is what that method returns."""
         sub_layer, data = self._sub_layer, list[dict[str, Any]]()
 
         def add(size: SubLayerSize, damage: float, attention: Kind | None, to: str = "") -> None:
             data.append({"level": list(size), "damage": damage, "attention": to_data(attention), "to": to})
 
-        removals = sub_layer.removals(self._space)
-        order, changes = self._removed(removals)
+        (order, changes), removals = removed.result(), sub_layer.removals(self._space)
         if changes:
             stacked = _stacked(changes)
             damages = sensitivity.damages([products(stacked, seen) for seen in self._evaluated], sub_layer.name)
             for size, damage in zip(removals, damages.tolist(), strict=True):
                 left = sub_layer.heads_left(order, size)
-                add(size, damage, sub_layer.attention and self._original.left(left))
-        for size in sub_layer.conversions(self._space):
+                add(size, damage, sub_layer.attention and self._original.config_after_pruning(left))
+        for size in sub_layer.conversions(self._space) if sub_layer.parts else ():
             converted = self._converted(size, sub_layer.heads_left(order, size))
             if converted is not None:
                 to, module = converted
@@ -238,9 +274,12 @@ class _Measuring:
         module: AttentionModule = self._module.like(self._sub_layer.attention, self._module.params)
         return module
 
-    def _removed(self, sizes: Sequence[SubLayerSize]) -> tuple[list[int], list[Change]]:
-        """Return the order in which heads go, and the change of the map at every size."""
+    def removed(self) -> tuple[list[int], list[Change]]:
+        """Return the order in which heads go, and the change of the map at every size of the removals."""
         sub_layer, weight = self._sub_layer, self._weight
+        if not sub_layer.parts:
+            return [], []
+        sizes = sub_layer.removals(self._space)
         sums = self._reading.sums[sub_layer.slot]
         if not np.isfinite(sums.gram).all():
             raise HeadjaxError(f"{sub_layer.name}: sums over the calibration tokens are not finite")
@@ -248,32 +287,31 @@ class _Measuring:
         moments, _ = centred(sums.gram.sum(axis=0), biased)
         order: list[int] = []
         if sub_layer.attention is None:
-            fewest = min(map(sub_layer.count, sizes), default=sub_layer.units)
-            units = least_needed(moments, weight, sub_layer.units - fewest)
-            gone = [units[: sub_layer.units - sub_layer.count(size)] for size in sizes]
+            left = [sub_layer.count(size) for size in sizes]
+            removed = least_needed(moments, weight, sub_layer.units - min(left, default=sub_layer.units))
         else:
             heads = sub_layer.attention.num_heads
             output = weight.reshape(heads, -1, weight.shape[-1])
             groups = layer_removals(moments, output, head_groups(sub_layer.attention)).order
             order = [position for group in groups for position in group]
-            head_dim = len(weight) // heads
-            lost = [np.setdiff1d(np.arange(heads), sub_layer.heads_left(order, size)) for size in sizes]
-            gone = [(each[:, None] * head_dim + np.arange(head_dim)[None]).ravel() for each in lost]
+            removed = rows_of(order, output.shape[1])
+            left = [len(sub_layer.heads_left(order, size)) * output.shape[1] for size in sizes]
         if not sizes:
             return order, []
-        ridge = self._ridge(sums, min(gone, key=lambda rows: abs(len(rows) / len(weight) - 1.0 + CHOOSING)), biased)
-        penalty = max(ridge * float(np.trace(moments)) / len(moments), 1e-30)
+        features = np.concatenate([np.setdiff1d(np.arange(len(weight)), removed), removed[::-1]])  # the last one first
+        kept = features[: min(left, key=lambda count: abs(count / len(weight) - CHOOSING))]
+        penalty = max(self._ridge(sums, kept, biased) * float(np.trace(moments)) / len(moments), 1e-30)
         mean = sums.gram[:, -1, :-1].sum(axis=0) / max(sums.tokens, 1.0) * biased
-        return order, [_refitted(moments, weight, rows, penalty, mean) for rows in gone]
+        changes = nested_refits(moments, weight, features, left, penalty)
+        return order, [Change(change, -mean @ change) for change in changes]
 
-    def _ridge(self, sums: RefitSums, gone: np.ndarray, biased: bool) -> float:
-        """Return the ridge with the least error on held-out examples where these features are gone."""
-        kept = np.ones(len(self._weight), bool)
-        kept[gone] = False
+    def _ridge(self, sums: RefitSums, features: np.ndarray, biased: bool) -> float:
+        """Return the ridge with the least error on held-out examples where these features alone are left."""
+        kept = np.isin(np.arange(len(self._weight)), features)
         if not kept.any():
             return 1.0
-        sums = without_rows(sums, self._weight, gone)
-        return refit(sums, kept, bias=biased, scale=np.ones(self._weight.shape[1])).ridge / 2.0
+        scale = np.ones(self._weight.shape[1])
+        return refit(sums, kept, bias=biased, scale=scale, weight=self._weight).ridge / 2.0
 
     def _converted(self, size: SubLayerSize, heads: Sequence[int]) -> tuple[str, AttentionModule] | None:
         """Return the conversion of a size and the converted layer; None where the layer cannot have it."""
@@ -296,7 +334,7 @@ class _Measuring:
             (_residual_sums(_seen(block, slot, self._compute, state), outputs[slot], number % 2), tokens_of(state))
             for number, (state, outputs) in enumerate(zip(states, self._reading.outputs, strict=True))
         )
-        sums = RefitSums(*sum_over_batches(parts))
+        sums = sum_over_batches(parts).whole()
         features, scale = np.ones(sums.gram.shape[-1] - 1, bool), np.ones(sums.square.shape[-1])
         solved = refit(sums, features, bias=output_map(module).bias is not None, scale=scale)
         change = solved.change if solved.helps else Change(*(np.zeros(part.shape) for part in solved.change))
@@ -304,26 +342,8 @@ class _Measuring:
         return [products(stacked, each, _seen(block, slot, self._compute, each.state)) for each in self._evaluated]
 
 
-def _refitted(moments: np.ndarray, weight: np.ndarray, gone: np.ndarray, penalty: float, mean: np.ndarray) -> Change:
-    """Return the change of a map that loses features, the others refitted towards the same output.
-
-    W'_K = W_K + (H_KK + penalty)^-1 H_KS W_S,   W'_S = 0
-    """
-    from scipy import linalg
-
-    left = np.setdiff1d(np.arange(len(weight)), gone)
-    change = np.zeros(weight.shape)
-    change[gone] = -weight[gone]
-    if len(left):
-        matrix = moments[np.ix_(left, left)]
-        matrix.flat[:: len(left) + 1] += penalty
-        factor = linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-        change[left] = linalg.cho_solve(factor, moments[np.ix_(left, gone)] @ weight[gone], check_finite=False)
-    return Change(change, -mean @ change)
-
-
 def _stacked(changes: Sequence[Change]) -> Change:
-    stacked: Change = jax.tree.map(lambda *each: jnp.stack([jnp.asarray(one, jnp.float32) for one in each]), *changes)
+    stacked: Change = jax.tree.map(lambda *each: jnp.asarray(np.stack(each).astype(np.float32)), *changes)
     return stacked
 
 
@@ -333,7 +353,19 @@ def _seen(block: LayerBlock, slot: str, compute: Compute, state: State) -> SubLa
     return block.sub_layers(state, compute)[1][slot]
 
 
+@functools.partial(jax.jit, static_argnames="compute")
+def _input_sums(block: LayerBlock, state: State, compute: Compute) -> dict[str, Any]:
+    """Return the sums over the inputs of a layer's attentions by slot; nothing else is computed."""
+    sums: dict[str, Any] = {}
+
+    def note(probe: Probe) -> None:
+        sums[probe.slot] = replicated_sums(input_sums(probe))
+
+    block.sub_layers(state, compute, probe=note)
+    return sums
+
+
 @jax.jit
-def _residual_sums(layer: SubLayerSeen, output: jax.Array, shift: Any) -> RefitSums:
+def _residual_sums(layer: SubLayerSeen, output: jax.Array, shift: Any) -> DeviceSums:
     """Return the sums of products of a converted sub-layer, and of what its output lacks of the original one's."""
     return feature_sums(layer, (output - layer.output).astype(jnp.float32), shift)

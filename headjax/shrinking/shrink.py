@@ -30,7 +30,7 @@ from headjax.models.walk import shows_sub_layers
 from headjax.nn.state import Compute
 from headjax.shrinking.by_loss import shrink_by_loss
 from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Choice, Prices, Shrunk, choose, frontier
-from headjax.shrinking.measure import MeasureConfig, count_candidates, measure, missing
+from headjax.shrinking.measure import MeasureConfig, count_candidates, kept_moments, measure, missing
 from headjax.shrinking.prices import Stopwatch, native_levels, prices_of
 from headjax.shrinking.search_space import sub_layers_of
 from headjax.storage.files import Kept, key_of_study
@@ -169,13 +169,22 @@ def _shrink_by_walk(
 ) -> Shrunk:
     """Measure, choose, and build."""
     timed = "latency" in budget.amounts()
-    prices = measured_prices(model, batches, measuring, native=native, timed=timed, progress=progress)
+    kept = measurements(model, batches, measuring)
+    prices = measured_prices(model, batches, measuring, kept=kept, native=native, timed=timed, progress=progress)
     choice = choose(prices, budget.limits(prices), uniform=uniform)
     with progress("building", len(choice.options), "map") as bar:
-        built = build(model, batches, choice, compute=measuring.compute, progress=bar)
-    kept = {f"{name}/{head}" for name, option in choice.options.items() for head in option.heads or ()}
-    removed = tuple(head for head in all_heads(model.config) if str(head) not in kept)
+        built = build(model, batches, choice, kept=kept, compute=measuring.compute, progress=bar)
+    left = {f"{name}/{head}" for name, option in choice.options.items() for head in option.heads or ()}
+    removed = tuple(head for head in all_heads(model.config) if str(head) not in left)
     return Shrunk(built, removed, choice, frontier(prices, next(iter(budget.amounts())), uniform=uniform), prices)
+
+
+def measurements(model: Model, batches: Sequence[Batch], measuring: MeasureConfig) -> Kept:
+    """Return what has been measured of a model on these batches and is kept in the folder `measuring.work`."""
+    # Where the measurements are kept does not change them.
+    settings = model.config, dataclasses.replace(measuring, length=measuring.length or mean_length(batches), work=None)
+    key = key_of_study(settings, (model.params, [dict(batch) for batch in batches]))
+    return Kept(None if measuring.work is None else path_of(measuring.work) / FILE, key)
 
 
 def measured_prices(
@@ -183,22 +192,23 @@ def measured_prices(
     batches: Sequence[Batch],
     measuring: MeasureConfig = MeasureConfig(),
     *,
+    kept: Kept | None = None,
     native: bool = False,
     timed: bool = False,
     begin: Callable[[bool], None] = lambda measures: None,
     progress: Progress = silent,
 ) -> Prices:
-    """Return the prices of a model's options; `begin` is told whether damages have to be measured."""
-    length = measuring.length or mean_length(batches)
-    # Where the measurements are kept does not change them.
-    settings = model.config, dataclasses.replace(measuring, length=length, work=None)
-    key = key_of_study(settings, (model.params, [dict(batch) for batch in batches]))
-    kept = Kept(None if measuring.work is None else path_of(measuring.work) / FILE, key)
+    """Return the prices of a model's options; `begin` is told whether damages have to be measured.
+
+    `kept` are the `measurements` of these arguments, None reads them.
+    """
+    kept = measurements(model, batches, measuring) if kept is None else kept
     begin(missing(model, measuring.space, kept))
     with progress("measuring forms", count_candidates(model, measuring.space), "form") as bar:
         candidates = measure(model, batches, measuring, kept=kept, progress=bar)
     damage = "loss" if measuring.labels else agreement_kind(model.config)
     clock = Stopwatch(model, batches[len(batches) // 2]) if timed else None
+    length = measuring.length or mean_length(batches)
     prices = prices_of(model, candidates, damage, length, kept, clock, progress)
     if native:
         levels = native_levels(model, candidates)
@@ -218,6 +228,7 @@ def build(
     batches: Sequence[Batch],
     choice: Choice,
     *,
+    kept: Kept | None = None,
     compute: Compute = Compute(),
     progress: Update | None = None,
 ) -> Model:
@@ -226,7 +237,8 @@ def build(
     Heads are removed and layers converted first. Then one walk through both models refits every map to the residual
     stream, so that it also repairs the losses of earlier layers; on the way feed-forwards lose their units
     (`headjax.reconstruct`). The smaller model goes this way without the layers that are removed, and those behind them
-    make up for what the stream lacks.
+    make up for what the stream lacks. Conversions read the moments that are among the measurements `kept`, and without
+    them those of a further walk.
     """
     chosen, gone, units, to = choice.options, list[HeadId](), dict[tuple[str, int], int](), dict[HeadLayer, str]()
     for sub_layer in sub_layers_of(model):
@@ -241,7 +253,8 @@ def build(
         to |= {here: option.to} if option.to else {}
     smaller = prune(model, gone)
     if to:
-        moments = collect(model, batches)
+        moments = None if kept is None else kept_moments(kept, to)
+        moments = collect(model, batches) if moments is None else moments
         smaller = convert(smaller, to, batches={here: moments[here] for here in to}).model
     if any(option.kind != "whole" for option in chosen.values()):
         refit = functools.partial(reconstruct, model, batches, (), feed_forward=True, compute=compute)

@@ -13,8 +13,9 @@ import re
 import shutil
 import socket
 import threading
+import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -240,13 +241,18 @@ def key_of_study(described: Any, arrays: Any) -> str:
     return digest.hexdigest()
 
 
+KEY = "key"
+"""Name of a study's key among the arrays of a file."""
+
+
 class Kept:
-    """Measurements by name, as JSON data."""
+    """Measurements by name, as JSON data, and arrays beside them."""
 
     def __init__(self, path: str | Path | None = None, key: str = "") -> None:
         """Read the measurements of an earlier study."""
         self._path, self._key = None if path is None else path_of(path), key
         self.found: dict[str, Any] = {}
+        self._arrays: dict[str, Mapping[str, np.ndarray]] = {}
         if self._path is not None and self._path.is_file():
             try:
                 data = json.loads(self._path.read_text())
@@ -262,6 +268,30 @@ class Kept:
             if self._path is not None:
                 write_file(self._path, json.dumps({"key": self._key, "found": self.found}).encode())
         return self.found[name]
+
+    def keep(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Keep arrays by their names, in a file beside that of the measurements; without one, in memory."""
+        if self._path is None:
+            self._arrays[name] = arrays
+            return
+        stream, contents = io.BytesIO(), dict[str, Any](arrays, **{KEY: np.array(self._key)})
+        np.savez(stream, **contents)
+        write_file(self._file_of(name), stream.getvalue())
+
+    def arrays(self, name: str) -> Mapping[str, np.ndarray] | None:
+        """Return the arrays that were kept by a name; None where there are none of this study."""
+        if self._path is None or not self._file_of(name).is_file():
+            return self._arrays.get(name)
+        try:
+            with np.load(io.BytesIO(self._file_of(name).read_bytes()), allow_pickle=False) as file:
+                arrays = dict(file)
+        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+            return None
+        return arrays if str(arrays.pop(KEY, "")) == self._key else None
+
+    def _file_of(self, name: str) -> Path:
+        assert self._path is not None
+        return self._path.parent / f"{name.replace('/', '-')}.npz"
 
     def remove(self) -> None:
         """Remove the file."""

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from headjax.heads.refit import RefitSums, centred, least_needed, refit, without_features
+from headjax.heads.refit import RefitSums, centred, least_needed, nested_refits, refit, without_features
 
 GENERATOR = np.random.default_rng(0)
 FEATURES, WIDTH = 6, 3
@@ -42,6 +42,40 @@ def test_the_ridge_is_a_penalty_on_the_change():
     np.testing.assert_allclose(found.change.weight, np.linalg.lstsq(rows, targets, rcond=None)[0], rtol=1e-8)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_what_removed_features_computed_joins_the_target(bias):
+    features, weight = GENERATOR.standard_normal((60, FEATURES)) + 1.0, GENERATOR.standard_normal((FEATURES, WIDTH))
+    lacking, kept = GENERATOR.standard_normal((60, WIDTH)), np.array([True, False, True, True, False, True])
+    found = refit(sums(features, lacking), kept, bias=bias, scale=np.ones(WIDTH), weight=weight)
+    lacking = lacking + features[:, ~kept] @ weight[~kept]
+    expected = refit(sums(features, lacking), kept, bias=bias, scale=np.ones(WIDTH))
+    assert found.ridge == expected.ridge
+    assert found.held_out == pytest.approx(expected.held_out)
+    for mine, other in zip(found.change, expected.change, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("penalty", [1e-6, 30.0])
+def test_every_size_of_one_factorisation_is_a_least_squares_of_its_own(penalty):
+    """Rows sqrt(penalty) I with the present map as their target, in numpy's least squares."""
+    features, weight = correlated(FEATURES), GENERATOR.standard_normal((FEATURES, WIDTH))
+    order, sizes = GENERATOR.permutation(FEATURES), [6, 4, 3, 1, 0]
+    for size, change in zip(sizes, nested_refits(features.T @ features, weight, order, sizes, penalty), strict=True):
+        kept, expected = order[:size], np.zeros((FEATURES, WIDTH))
+        rows = np.concatenate([features[:, kept], np.sqrt(penalty) * np.eye(size)])
+        target = np.concatenate([features @ weight, np.sqrt(penalty) * weight[kept]])
+        expected[kept] = np.linalg.lstsq(rows, target, rcond=None)[0]
+        np.testing.assert_allclose(weight + change, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_moments_that_rounding_made_indefinite_are_solved_with_more_of_a_penalty():
+    features, weight = correlated(FEATURES)[:4], GENERATOR.standard_normal((FEATURES, WIDTH))
+    moments = features.T @ features - 1e-3 * np.eye(FEATURES)  # of rank 4, two eigenvalues of -1e-3
+    for change in nested_refits(moments, weight, np.arange(FEATURES), [6, 3], 1e-9):
+        assert np.abs(weight + change).max() < 10.0 * np.abs(weight).max()
+    assert sorted(least_needed(moments - moments.trace() * np.eye(FEATURES), weight, FEATURES)) == list(range(FEATURES))
+
+
 def test_the_held_out_error_is_measured_on_the_other_half_and_chooses_the_ridge():
     features = GENERATOR.standard_normal((24, FEATURES))
     lacking = 0.3 * features @ GENERATOR.standard_normal((FEATURES, WIDTH)) + GENERATOR.standard_normal((24, WIDTH))
@@ -80,6 +114,18 @@ def test_one_at_a_time_the_least_needed_feature_is_found_by_trying_each():
         errors = {one: left_over(features, weight, [k for k in kept if k != one]) for one in kept}
         assert feature == min(errors, key=errors.get)
         kept.remove(feature)
+
+
+def test_groups_of_features_go_by_the_inverse_of_what_is_left():
+    """Twelve of twenty, in groups of three, with the inverse and the map of the others computed anew each time."""
+    features, weight = correlated(20), GENERATOR.standard_normal((20, WIDTH))
+    left, expected, moments = np.arange(20), [], features.T @ features
+    for _ in range(4):
+        inverse = np.linalg.inv(moments[np.ix_(left, left)])
+        solved = np.linalg.lstsq(features[:, left], features @ weight, rcond=None)[0]
+        group = left[np.argsort(np.square(solved).sum(axis=1) / np.diag(inverse))[:3]]
+        expected, left = [*expected, *group], np.setdiff1d(left, group)
+    assert least_needed(moments, weight, 12, steps=4).tolist() == expected
 
 
 def test_downdates_equal_the_inverse_of_what_is_left():

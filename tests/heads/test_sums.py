@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import headjax
+from headjax.heads.device_sums import ROWS, sums_by_half
 from tests import tiny
 from tests.closeness import assert_close
 from tests.compiled import programs
@@ -22,6 +23,20 @@ def model():
 @pytest.fixture(scope="module")
 def mesh():
     return headjax.MeshConfig(data=4, fsdp=2).build()
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_products_of_many_features_are_whole_and_of_every_second_example(shift):
+    """2 * ROWS and more features, whose products are taken in two blocks."""
+    rng = np.random.default_rng(0)
+    x, r = (rng.standard_normal((5, 3, size)).astype(np.float32) for size in (2 * ROWS + 1, 4))
+    found = jax.tree.map(np.asarray, jax.jit(sums_by_half)(x, r, shift))
+    assert len(found.gram) == 2
+    for half, number in zip(range(2), (shift, 1 - shift), strict=True):
+        mine, lacking = x[number::2].reshape(-1, x.shape[2]), r[number::2].reshape(-1, 4)
+        assert_close(found.whole().gram[half], mine.T @ mine, sums=9)
+        assert_close(found.whole().cross[half], mine.T @ lacking, sums=9)
+        assert_close(found.whole().square[half], np.square(lacking).sum(axis=0), sums=9)
 
 
 def test_a_model_is_reconstructed_on_a_mesh_as_on_one_device(model, mesh):

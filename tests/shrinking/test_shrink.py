@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import itertools
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 from scipy.stats import spearmanr
 
 import headjax
+from headjax.conversion.calibration import collect
 from headjax.core.progress import silent
 from headjax.heads.agreement import agreement
 from headjax.heads.sensitivity import Sensitivity
@@ -20,8 +22,8 @@ from headjax.heads.surgery import count_units, map_feed_forward, remove_layers
 from headjax.hub.exporting import layout_of_export
 from headjax.models import walk
 from headjax.shrinking.choice import NO_LAYER, Choice, Option, Prices, choose, choose_if_any
-from headjax.shrinking.measure import measure
-from headjax.shrinking.shrink import build, measured_prices
+from headjax.shrinking.measure import kept_moments, measure
+from headjax.shrinking.shrink import build, measured_prices, measurements
 from headjax.shrinking.summary import ChoiceSummary
 from tests import tiny
 from tests.closeness import assert_close
@@ -229,6 +231,30 @@ def test_measurements_are_kept_and_found_again(model, tmp_path, monkeypatch):
     monkeypatch.setattr(Sensitivity, "__init__", None)  # nothing is left to measure
     assert measured_prices(model, BATCHES, config, begin=measured.append) == first
     assert measured == [True, False]
+
+
+def test_another_budget_builds_from_moments_that_were_kept(model, tmp_path):
+    """Both budgets convert; the moments are those of all examples, and others than this study's are not read."""
+    space = headjax.SearchSpace(
+        heads=(), units=(), cached=(headjax.SubLayerSize(1.0, "latent", 0.5),), others=(), layers=False
+    )
+    config, changed = (headjax.MeasureConfig(space=space, examples=32, work=str(tmp_path / name)) for name in "ab")
+    headjax.shrink(model, BATCHES, headjax.Budget(cache=0.9), measuring=config)
+    second = headjax.shrink(model, BATCHES, headjax.Budget(cache=0.7), measuring=config)
+    assert any(option.to for option in second.choice.options.values())
+    files = sorted((tmp_path / "a").glob("*.npz"))
+    assert [file.stem for file in files] == ["decoder-0", "decoder-1", "decoder-2"]
+    alone = build(model, BATCHES, second.choice)
+    assert_close(second.model(BATCHES[0]).logits, alone(BATCHES[0]).logits, sums=100 * tiny.SUMS)
+    moments = kept_moments(measurements(model, BATCHES, config), [("decoder", 1)])
+    for mine, other in zip(moments["decoder", 1], collect(model, BATCHES)["decoder", 1], strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-6)
+    headjax.shrink(model, BATCHES[:3], headjax.Budget(cache=0.9), measuring=changed)
+    shutil.copy(tmp_path / "b" / files[1].name, files[1])
+    assert kept_moments(measurements(model, BATCHES, config), [("decoder", 1)]) is None
+    files[1].write_bytes(b"cut")
+    assert kept_moments(measurements(model, BATCHES, config), [("decoder", 1)]) is None
+    assert kept_moments(measurements(model, BATCHES, config), [("decoder", 2)]) is not None
 
 
 def test_layers_that_share_their_parameters_are_refused():
