@@ -223,7 +223,7 @@ class _Measuring:
             damages = sensitivity.damages([products(stacked, seen) for seen in self._evaluated], sub_layer.name)
             for size, damage in zip(removals, damages.tolist(), strict=True):
                 left = sub_layer.heads_left(order, size)
-                add(size, damage, sub_layer.attention and self._original.left(left))
+                add(size, damage, sub_layer.attention and self._original.config_after_pruning(left))
         for size in sub_layer.conversions(self._space):
             converted = self._converted(size, sub_layer.heads_left(order, size))
             if converted is not None:
