@@ -80,11 +80,13 @@ def settings(module: nnx.Module) -> Any:
     return described or {name: value for name, value in attributes.items() if _kind(type(value)) is None}
 
 
-@functools.cache
-def _kind(attribute: Any) -> Any:
+def _which(attribute: Any) -> Any:
     """Return which of these an attribute's class is; Flax's own answer takes a microsecond for each attribute."""
     kinds = (nnx.Variable, nnx.List, nnx.Module)
     return next((kind for kind in kinds if issubclass(attribute, kind)), None)
+
+
+_kind: Callable[[Any], Any] = functools.cache(_which)
 
 
 def declared(module: nnx.Module) -> Tensors:

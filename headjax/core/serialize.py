@@ -7,6 +7,7 @@ run (`{"repeat": 12, "item": {...}}`), so that a stack of equal layers reads as 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import types
@@ -65,7 +66,8 @@ def class_of(value: object) -> Any:
 
 def make(cls: Any, values: Mapping[str, Any]) -> Any:
     """An instance of a dataclass, or a `Kind` of another class, with these fields."""
-    return cls(**values) if dataclasses.is_dataclass(cls) else Kind(cls, **values)
+    build: Any = cls if dataclasses.is_dataclass(cls) else functools.partial(Kind, cls)
+    return build(**values)
 
 
 def is_group(value: object) -> bool:

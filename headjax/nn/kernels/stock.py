@@ -139,7 +139,7 @@ def splash_attention(operands: AttentionInputs, interpret: bool = False) -> Atte
     elif mask is not None and mask.causal:
         visible = masks.CausalMask(shape)
     rows, columns = (next(size for size in (512, 256, BLOCK) if length % size == 0) for length in shape)
-    sizes = {f"block_q{part}": rows for part in ("", "_dkv", "_dq")}
+    sizes: dict[str, Any] = {f"block_q{part}": rows for part in ("", "_dkv", "_dq")}
     sizes |= {f"block_kv{part}": columns for part in ("", "_compute", "_dkv", "_dkv_compute", "_dq")}
     kernel = splash.make_splash_mha_single_device(
         masks.MultiHeadMask([visible] * heads), block_sizes=splash.BlockSizes(**sizes), interpret=interpret
