@@ -155,12 +155,14 @@ def concatenated(sources: Sequence[ExampleSource]) -> ExampleSource:
     def common(example: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {name: array for name, array in example.items() if name in names}
 
+    def pad(item: Any, length: int) -> dict[str, np.ndarray]:
+        return common(item[0].padded(item[1], length))
+
     padded = [source for source in sources if isinstance(source, Padded)]
     if len(padded) < len(sources):
         return Mapped(items, lambda item: common(item[0][item[1]]))
     lengths = np.concatenate([source.lengths for source in padded])
-    length = max(source.length for source in padded)
-    return Padded(items, lengths, length, lambda item, length: common(item[0].padded(item[1], length)))
+    return Padded(items, lengths, max(source.length for source in padded), pad)
 
 
 def sequences(
