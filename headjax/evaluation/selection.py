@@ -113,7 +113,7 @@ def joined(tasks: Sequence[Task], count: int = 0, seed: int = SEED) -> Task:
 
 
 def equal_shares(sizes: Sequence[int], count: int) -> list[int]:
-    """Return shares of a count, equal as far as the sizes allow; the first ones are larger by one."""
+    """Return shares of a count, equal as far as the sizes allow; the larger ones take what does not divide."""
     shares = [0] * len(sizes)
     for left, index in enumerate(sorted(range(len(sizes)), key=lambda index: (sizes[index], -index))):
         shares[index] = min(sizes[index], (count - sum(shares)) // (len(sizes) - left))

@@ -109,7 +109,7 @@ def test_several_files_have_equal_shares_and_each_number_is_told(run, tmp_path):
     assert data["selection"] == {"task": named, "split": "all", "examples": 12}
     assert f"Selection: 12 examples of {named}, all." in told
     reference = run(f"{words} --overwrite --calibration python --calibrate 9").data["selection"]
-    assert reference == {"task": f"{tmp_path}/notes.txt (5), python (4)", "split": "all", "examples": 9}
+    assert reference == {"task": f"{tmp_path}/notes.txt (4), python (5)", "split": "all", "examples": 9}
 
 
 def test_conversions_are_calibrated_where_a_number_is_given(run):
