@@ -76,7 +76,7 @@ def run(
         raise HeadjaxError("--models: names one directory")
     words = ["--task", task, "--calibration", calibration, "--calibrate", str(calibrate), "--limit", str(LIMIT)]
     options = Options(
-        model=str(models[0]), out="", remove="50%", task=task, calibration=calibration, calibrate=calibrate
+        model=str(models[0]), out="", remove="50%", task=task, calibration=(calibration,), calibrate=calibrate
     )
     tokens, wall, cpu = one_pass(*start(options))
     costs: dict[str, list[Cost]] = {}

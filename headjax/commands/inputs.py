@@ -23,6 +23,7 @@ from headjax.commands.options import (
     Read,
     TaskOptions,
     TimedOptions,
+    WritingOptions,
     by_field,
     declared,
     name_of,
@@ -44,14 +45,15 @@ def check_inputs(options: CommandOptions) -> None:
     models_first = sorted(dataclasses.fields(options), key=lambda field: declared(field).reads != "model")
     for field in models_first:
         reads, value = declared(field).reads, getattr(options, field.name)
-        if not reads or not value or "://" in value:
-            continue
-        try:
-            _check(reads, value)
-        except DataError as error:
-            text = str(error).removeprefix("task: ")
-            named = field.name == "calibration" or text != str(error)
-            raise DataError(f"{name_of(field)}: {text}" if named else text) from None
+        for each in value if isinstance(value, tuple) else (value,):
+            if not reads or not each or "://" in each:
+                continue
+            try:
+                _check(reads, each)
+            except DataError as error:
+                text = str(error).removeprefix("task: ")
+                named = field.name == "calibration" or text != str(error)
+                raise DataError(f"{name_of(field)}: {text}" if named else text) from None
 
 
 def _check(reads: Read, value: str) -> None:
@@ -156,6 +158,13 @@ def printed_metrics(metrics: Mapping[str, float], task: Task) -> dict[str, float
     return {name: value for name, value in metrics.items() if name != "word_perplexity" or counts_words}
 
 
+UNJUDGED = (
+    "Judged: similarities of {task} alone. Other uses of the vectors (search, classification, clustering) were not; "
+    "headjax evaluate MODEL OUT --task FILE judges yours."
+)
+"""Note on the evaluation of a smaller model that embeds sentences."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Examples:
     """A task's parts as the options ask for them.
@@ -178,10 +187,17 @@ class Examples:
 
     def scoring(self) -> list[Batch]:
         """Return the batches to score heads on: every example counts once."""
+        self.require_labels("scores and orders by them")
         size, buckets = self.options.batch_size, self.options.lengths
         if None not in self.drawn:
             self.drawn[None] = list(self.selection.batches(size, limit=self.number, buckets=buckets))
         return self.drawn[None]
+
+    def require_labels(self, reader: str) -> None:
+        """Refuse examples without labels for what reads them."""
+        if not self.selection.labelled:
+            hint = "prune --by reconstruction --reconstruct, shrink and convert read none"
+            raise HeadjaxError(f"--calibration: {self.selection.name} has no labels, which {reader} read; {hint}")
 
     def calibrating(self, seed: int = 0) -> list[Batch]:
         """Return the batches to calibrate on, drawn by a seed; all are full."""
@@ -200,11 +216,14 @@ class Examples:
 
     def described(self, *, selection: bool = True, evaluation: bool = True) -> dict[str, Any]:
         """Return the fields of a result `ExamplesResult` about the examples that a command has read."""
+        from headjax.evaluation.measures import Similarities
         from headjax.evaluation.selection import describe, in_words
 
         chosen = describe(self.selection, self.number) if selection else None
         judged = describe(self.evaluation, self.options.limit) if evaluation else None
         notes = self.notes if selection else ()
+        if judged and isinstance(self.options, WritingOptions) and isinstance(self.evaluation.measure, Similarities):
+            notes = (*notes, UNJUDGED.format(**judged))
         return {"selection": chosen, "evaluation": judged, "about": (*in_words(chosen, judged), *notes)}
 
 
@@ -214,12 +233,12 @@ def start(options: TaskOptions) -> tuple[Model, Examples]:
     The task fits the model; `task.fit(model)` may have another output.
     """
     from headjax.core.memory import check_batch_memory, memory_of
-    from headjax.evaluation.selection import SPLITS, split_task
-    from headjax.evaluation.specs import load_task
+    from headjax.evaluation.selection import SEED, SPLITS, joined, split_task
+    from headjax.evaluation.specs import load_calibration, load_task
 
     model = options.loaded()
-    calibration = options.calibration if isinstance(options, ExamplesOptions) else ""
-    other = calibration not in ("", *SPLITS)
+    files = options.calibration if isinstance(options, ExamplesOptions) else ()
+    other = bool({*files} - {*SPLITS})
     reading: dict[str, Any] = {"length": options.length or 0, "columns": by_field(getattr(options, "columns", ()))}
     # Beside calibration examples of their own, texts are read whole.
     task = load_task(options.task, model, split="all" if other else options.split, **reading)
@@ -227,17 +246,18 @@ def start(options: TaskOptions) -> tuple[Model, Examples]:
         check_batch_memory("--batch-size", options.batch_size, task.data.validation[0], model.config.width, memory_of())
     if not isinstance(options, ExamplesOptions):
         return model, Examples(task, task, options.limit, options)
-    select: str | Task = calibration or SPLITS[0]
-    if other:
-        try:
-            select = load_task(calibration, model, **reading)
-        except HeadjaxError as error:
-            error.args = (f"--calibration: {error}",)
-            raise
-    parts = split_task(task, select)
+    try:
+        read = [file if file in SPLITS else load_calibration(file, model, **reading) for file in files or SPLITS[:1]]
+    except HeadjaxError as error:
+        error.args = (f"--calibration: {error}",)
+        raise
+    parts = [split_task(task, select) for select in read]
+    evaluation = next((part.evaluation for part in parts if part.evaluation is not task), task)
+    chosen = [part.selection for part in parts]
     asked = options.calibrate if options.calibrate is not None else options.limit or None
-    number, notes = affordable(model, parts.selection, options) if asked is None else (asked, ())
-    return model, Examples(*parts, number, options, notes)
+    number, notes = affordable(model, joined(chosen, CALIBRATE), options) if asked is None else (asked, ())
+    selection = joined(chosen, number, getattr(options, "seed", SEED))
+    return model, Examples(selection, evaluation, number, options, notes)
 
 
 # Time.

@@ -330,11 +330,13 @@ class ExamplesOptions(TaskOptions):
     """Options of commands that choose on some examples of a task and measure on others (`evaluation.selection`)."""
 
     title: ClassVar[str] = "examples"
-    calibration: str = option(
-        "",
-        "examples that choose: another file or task, or validation; metrics are then taken on all of --task (default: "
-        "the task's own training examples; a task with one split is divided in halves)",
+    calibration: tuple[str, ...] = option(
+        (),
+        "examples that choose: another file or task, or validation; a model that embeds sentences takes plain text, "
+        "too; can be repeated, each file has an equal share; metrics are then taken on all of --task (default: the "
+        "task's own training examples; a task with one split is divided in halves)",
         "FILE",
+        words="repeated",
         reads="task",
     )
     calibrate: Count | None = option(

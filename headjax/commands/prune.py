@@ -97,9 +97,9 @@ def run(options: Options, progress: Progress) -> Result:
         left = len(all_heads(model.config)) - len(likely)
         require(left > 0, "--remove", "all heads go, and no output projection is left to reconstruct")
         require(examples.number != 1, "--calibrate", "one example is too few, the ridge is chosen on another one")
+    batches = [] if examples is None else _batches(examples, options)
     exports = planned_exports(options, model, config_after(model.config, lambda model: prune(model, likely)))
     if examples is not None:
-        batches = _batches(examples, options)
         chosen = [] if options.named else [cost_of_order(options.by, model.config, len(batches))]
         chosen += [REFITTING] * options.reconstruct
         given: Any = {"task": examples.evaluation, "judged": 2.0, "max_time": options.max_time}

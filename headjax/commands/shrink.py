@@ -109,6 +109,8 @@ def run(options: Options, progress: Progress) -> Result:
     budgets = options.budgets()
     drop = budgets.pop("drop", None)
     model, examples = start(options)
+    if drop is not None:
+        examples.require_labels("budgets of drop")
     original = read_model(options.model) if options.vocabulary else model
     if not budgets and drop is None:
         evaluations = evaluate_each((model,), examples.evaluation, options, progress)

@@ -147,6 +147,24 @@ def subset(source: ExampleSource, indices: np.ndarray) -> ExampleSource:
     return source.select(indices) if isinstance(source, Padded) else Mapped(indices.tolist(), source.__getitem__)
 
 
+def concatenated(sources: Sequence[ExampleSource]) -> ExampleSource:
+    """Return the examples of several sources, with the arrays that all have; `Padded` where all are."""
+    items: Any = [(source, index) for source in sources for index in range(len(source))]
+    names = set.intersection(*({*source[0]} for source in sources))
+
+    def common(example: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: array for name, array in example.items() if name in names}
+
+    def pad(item: Any, length: int) -> dict[str, np.ndarray]:
+        return common(item[0].padded(item[1], length))
+
+    padded = [source for source in sources if isinstance(source, Padded)]
+    if len(padded) < len(sources):
+        return Mapped(items, lambda item: common(item[0][item[1]]))
+    lengths = np.concatenate([source.lengths for source in padded])
+    return Padded(items, lengths, max(source.length for source in padded), pad)
+
+
 def sequences(
     columns: Mapping[str, Sequence[np.ndarray]],
     targets: Mapping[str, np.ndarray],

@@ -116,6 +116,10 @@ PIECE = 4000
 SMALLEST_PIECE = 200
 """Least number of characters of a piece; small texts are cut into about twenty pieces."""
 
+LINES = 20
+"""Lines a paragraph above which a file is one of lines, not of paragraphs."""
+
+_WORD = re.compile(r"\w\w")
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
 
 
@@ -140,6 +144,13 @@ def paragraphs(text: str) -> list[str]:
     ends = [match.end() for match in _BLANK_LINES.finditer(text)]
     starts = [0, *ends]
     return [text[start:end] for start, end in zip(starts, [*ends, len(text)], strict=True) if start < end]
+
+
+def single_texts(text: str) -> list[str]:
+    """Return the paragraphs of a text, or its lines where a blank line is rare; white space becomes single spaces."""
+    lines, parts = text.splitlines(), paragraphs(text)
+    found = lines if len(lines) > LINES * len(parts) or len(parts) == 1 else parts
+    return [" ".join(part.split()) for part in found if _WORD.search(part)]
 
 
 def pieces(text: str, size: int) -> list[list[str]]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.data.examples import subset
+from headjax.data.examples import concatenated, subset
 from headjax.data.stream import LABELS
 from headjax.evaluation.task import Task
 
@@ -89,6 +89,35 @@ def selection_of(task: Task) -> Task:
     order = np.random.default_rng(SEED).permutation(len(rows))
     data = task.data._replace(train=rows, validation=subset(rows, order))
     return dataclasses.replace(task, data=data, measure=measure, part=split)
+
+
+def joined(tasks: Sequence[Task], count: int = 0, seed: int = SEED) -> Task:
+    """Return the examples of several tasks as one: `count`, of each task an equal share; 0 is all of all.
+
+    What a task has too few of, others with more make up for.
+    """
+    if len(tasks) == 1:
+        return tasks[0]
+    sizes, rng = [task.count() for task in tasks], np.random.default_rng(seed)
+    shares = equal_shares(sizes, count or sum(sizes))
+    drawn = [
+        subset(task.data.validation, rng.permutation(size)[:share])
+        for task, size, share in zip(tasks, sizes, shares, strict=True)
+        if share
+    ]
+    rows = concatenated(drawn)
+    data = tasks[0].data._replace(train=rows, validation=rows, info={"labelled": all(task.labelled for task in tasks)})
+    names = ", ".join(f"{task.name} ({share:,})" for task, share in zip(tasks, shares, strict=True))
+    parts = ", ".join(dict.fromkeys(task.split for task in tasks))
+    return dataclasses.replace(tasks[0], name=names, data=data, part=parts)
+
+
+def equal_shares(sizes: Sequence[int], count: int) -> list[int]:
+    """Return shares of a count, equal as far as the sizes allow; the larger ones take what does not divide."""
+    shares = [0] * len(sizes)
+    for left, index in enumerate(sorted(range(len(sizes)), key=lambda index: (sizes[index], -index))):
+        shares[index] = min(sizes[index], (count - sum(shares)) // (len(sizes) - left))
+    return shares
 
 
 def describe(task: Task, limit: int = 0) -> dict[str, Any]:

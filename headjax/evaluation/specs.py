@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from headjax.core.errors import ConfigError, DataError, HeadjaxError, require
 from headjax.data.config import DataConfig
+from headjax.data.examples import TaskData, encode_packed, padding_id, sequences
+from headjax.data.files import find_files, reference_topics
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, SimilarityForm, TranslationForm, WikitextForm
 from headjax.data.forms.images import FILE
-from headjax.data.source import Source, classes_of, resolve
+from headjax.data.registry import TASKS, TEXTS
+from headjax.data.rows import single_texts
+from headjax.data.source import LABELLED, Source, classes_of, first_file, resolve, table_columns
+from headjax.data.tables import is_table, table_rows
+from headjax.evaluation.measures import Similarities, embeds
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
 from headjax.models.tasks import SentenceSimilarity
 from headjax.models.vision import VisionConfig
+from headjax.storage.files import read_text
+from headjax.storage.hub import source_of
 from headjax.tokenizers.tokenizer import Tokenizer
 
 LENGTH, SQUAD_LENGTH, WINDOW = 512, 384, 1024
@@ -95,6 +105,63 @@ def load_task(
             raise DataError(f"{task.name}: it has one split only; headjax.split_task divides it")
         return selection_of(task)
     return task
+
+
+TEXT = ("text", "python")
+"""Tasks of plain text that a model which embeds sentences is calibrated on."""
+
+
+def load_calibration(spec: str, model: Model, length: int = 0, *, columns: Mapping[str, str] | None = None) -> Task:
+    """Return examples to calibrate a model on: a task, and for a model that embeds sentences also single texts.
+
+    Those are plain text, a paragraph or a line each (`headjax.data.rows.single_texts`), and the texts of a table
+    without similarities. Two stand in one example, as in those of pairs; they have no labels.
+    """
+    source = _source_of_texts(spec, model, columns)
+    if source is None:
+        return load_task(spec, model, length, columns=columns)
+    texts = _single_texts(source)
+    if not texts:
+        raise DataError(f"{spec}: no text")
+    pairs = texts[::2], [*texts[1::2], *texts[: len(texts) % 2]]  # of an odd number the first one stands twice
+    request, output = Request(model, length), getattr(model.config, "task", None)
+    reading: dict[str, Any] = {"max_length": request.length()}
+    if isinstance(output, SentenceSimilarity):
+        reading |= {"prompts": output.pair_prompts(retrieval=False), "pooled": output.include_prompt}
+    tokenizer = request.tokenizer()
+    records = encode_packed(tokenizer, *pairs, **reading)
+    none = np.full(len(pairs[0]), np.nan, np.float32)
+    rows = sequences(records, {"labels": none}, padding_id(tokenizer))
+    info = {"form": "texts, two an example", "labelled": False}
+    return Task(source.name, TaskData(tokenizer, (), rows, info), Similarities())
+
+
+def _source_of_texts(spec: str, model: Model, columns: Mapping[str, str] | None) -> Source | None:
+    """Return data whose texts a model that embeds sentences is calibrated on, without labels; None for other data."""
+    name, _, place = spec.partition(":")
+    if not embeds(model.config) or (name in (*TASKS, "heldout") and name not in TEXT):
+        return None
+    plain = not place and source_of(spec).exists() and not is_table(first_file(spec))
+    source = resolve(spec, model, columns=None if plain else columns)
+    known = source.spec.name in (*TEXT, *LABELLED) and source.spec.name != "similarity"
+    return source if known and not source.prepared else None
+
+
+def _single_texts(source: Source) -> list[str]:
+    """Return the texts of files, or the sentences and paragraphs of the language reference that comes with Python."""
+    if not source.path:
+        found = [text for row in reference_topics() for text in single_texts(row.values["text"])]
+        return [*dict.fromkeys(text for text in found if text[0].isalpha() and text[-1] in ".:")]
+    files = find_files(source.path, ("",))
+    tables = [file for file in files if is_table(file)]
+    if not tables:
+        return [text for file in find_files(source.path, TEXTS) for text in single_texts(read_text(file))]
+    found = []
+    for file in tables:
+        columns = dict(source.columns) or table_columns(file)
+        columns.pop("label", None)
+        found += (text for row in table_rows(file, columns) for text in row.values.values() if text.strip())
+    return found
 
 
 def fitted(source: Source, request: Request, usual: int = LENGTH) -> DataConfig:

@@ -90,6 +90,11 @@ class Task:
         """Name of the examples that `batches` gives: `validation`, `all` if the task has no others, or `part`."""
         return self.part or ("validation" if len(self.data.train) else "all")
 
+    @property
+    def labelled(self) -> bool:
+        """Whether examples have labels, by which models are measured."""
+        return bool(self.data.info.get("labelled", True))
+
     def count(self, limit: int = 0) -> int:
         """Return the number of examples that `batches` gives."""
         return min(limit or len(self.data.validation), len(self.data.validation))

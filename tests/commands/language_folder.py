@@ -63,6 +63,7 @@ def write_inputs(folder):
         "stars.csv": "text,stars\ngood,5\nbad,1\n",
         "labels.tsv": "sentence\tlabel\ngood\t1\nbad\t0\n",
         "bare.tsv": "a good film\tgood\nbad\tbad\na film\tgood\n",
+        "scored.tsv": "sentence1\tsentence2\tscore\na film\tgood fun\t4\ndull\tgood fun\t1\nfun\tbad film\t2\n",
         "good.tsv": "sentence\tlabel\ngood film\tgood\na good film\tgood\n",
         "texts/train.en": "one\ntwo\n",
         "texts/train.de": "eins\nzwei\n",

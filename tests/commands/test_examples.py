@@ -8,6 +8,7 @@ from tests import tiny
 from tests.closeness import close_to
 from tests.command_line import main
 from tests.data.images import write_mnist
+from tests.data.vocabulary import TEXT as VOCABULARY
 from tests.data.vocabulary import WORDS, write_lines
 from tests.hub.directories import BERT, CONFIGS, model_of
 
@@ -79,6 +80,36 @@ def test_calibration_examples_come_from_a_file_and_all_of_the_task_measures(run,
     data = run(f"prune model OUT/out --remove 1 {files}").data
     assert data["selection"] == {"task": "other.txt", "split": "all", "examples": other.count()}
     assert data["evaluation"] == evaluation
+
+
+def test_texts_without_labels_calibrate_a_model_that_embeds_sentences(run, tmp_path):
+    texts = [" ".join(VOCABULARY[i % 7 : i % 7 + 2 + i % 4]) for i in range(24)]
+    pairs = [*zip(texts[::2], texts[1::2], strict=True)]
+    write_lines(tmp_path / "lines.txt", *texts)
+    write_lines(tmp_path / "paragraphs.md", "\n\n".join(text.replace(" ", "\n", 1) for text in texts))
+    write_lines(tmp_path / "pairs.tsv", "sentence1\tsentence2", *(f"{one}\t{other}" for one, other in pairs))
+    scored = (f"{one}\t{other}\t{i % 5}" for i, (one, other) in enumerate(pairs))
+    write_lines(tmp_path / "scored.tsv", "sentence1\tsentence2\tscore", *scored)
+    words = "prune encoder OUT/out --overwrite --remove 1 --by reconstruction --reconstruct --task scored.tsv"
+    ran = {name: run(f"{words} --calibration {tmp_path}/{name}") for name in ("scored.tsv", "lines.txt")}
+    ran |= {name: run(f"{words} --calibration {tmp_path}/{name}") for name in ("paragraphs.md", "pairs.tsv")}
+    assert {name: one.data["selection"]["examples"] for name, one in ran.items()} == dict.fromkeys(ran, 12)
+    for name in ("lines.txt", "paragraphs.md", "pairs.tsv"):
+        assert f"{name} (read as texts, two an example), all." in ran[name].told
+        assert "Judged: similarities of scored.tsv alone. Other uses of the vectors" in ran[name].told
+        for key in ("removed", "layers", "metrics"):
+            assert ran[name].data[key] == ran["scored.tsv"].data[key]
+
+
+def test_several_files_have_equal_shares_and_each_number_is_told(run, tmp_path):
+    write_lines(tmp_path / "notes.txt", *(f"good film {word}" for word in VOCABULARY for _ in range(4)))
+    words = f"prune encoder OUT/out --remove 1 --by reconstruction --task scored.tsv --calibration {tmp_path}/notes.txt"
+    data, told = run(f"{words} --calibration scored.tsv --calibrate 12")
+    named = f"{tmp_path}/notes.txt (9), scored.tsv (3)"
+    assert data["selection"] == {"task": named, "split": "all", "examples": 12}
+    assert f"Selection: 12 examples of {named}, all." in told
+    reference = run(f"{words} --overwrite --calibration python --calibrate 9").data["selection"]
+    assert reference == {"task": f"{tmp_path}/notes.txt (4), python (5)", "split": "all", "examples": 9}
 
 
 def test_conversions_are_calibrated_where_a_number_is_given(run):

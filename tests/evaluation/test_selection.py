@@ -10,7 +10,7 @@ import headjax
 from headjax.data.examples import Padded, TokenBlocks, sequences
 from headjax.data.forms.questions import Question, QuestionWindows, Window, Windows
 from headjax.evaluation.measures import Classes, LanguageModelling
-from headjax.evaluation.selection import RULE, describe, in_words, selection_of
+from headjax.evaluation.selection import RULE, describe, in_words, joined, selection_of
 from headjax.evaluation.structured import Spans
 
 
@@ -44,6 +44,20 @@ def test_training_examples_are_drawn_at_random_and_the_others_are_left_as_they_a
     assert labels(evaluation) == list(range(20))
     assert describe(selection, 8) == {"task": "table.tsv", "split": "train", "examples": 8}
     assert describe(evaluation) == {"task": "table.tsv", "split": "validation", "examples": 20}
+
+
+def test_several_tasks_are_one_with_equal_shares_as_far_as_they_have_examples():
+    few, many, longer = (
+        dataclasses.replace(SINGLE, name=name, data=SINGLE.data._replace(validation=rows(ids)))
+        for name, ids in {"few": [[1] * 3] * 3, "many": [[2] * 3] * 40, "longer": [[3] * 9] * 40}.items()
+    )
+    found = joined([many, few, longer], 16)
+    firsts = [int(row[0]) for batch in found.batches(4) for row in batch["input_ids"]]
+    assert [firsts.count(first) for first in (1, 2, 3)] == [3, 7, 6]
+    assert (found.name, found.split, found.count()) == ("many (7), few (3), longer (6)", "all", 16)
+    assert len(found.sample(16, 4)) == 4
+    assert joined([many, few, longer]).count() == 83
+    assert joined([many], 16) is many
 
 
 def test_one_split_is_divided_in_disjoint_halves_that_are_the_same_everywhere():
