@@ -54,7 +54,7 @@ class OfModel:
         return self.outcome(model(batch), batch)
 
 
-Kind = Literal["binary", "graded", "sum", "corpus"]
+MeasureKind = Literal["binary", "graded", "sum", "corpus"]
 """The relation of a primary metric to the examples, which decides the paired test of a difference.
 
 * `binary`: the mean of one value per example (or question), 0 or 1.
@@ -103,7 +103,7 @@ class Measure(abc.ABC):
         return {name: OfModel(outcome) for name, outcome in self.outcomes().items()}
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MeasureKind:
         """The relation of the primary metric to the examples."""
         return "corpus"
 
@@ -143,7 +143,7 @@ class LanguageModelling(Measure):
         return config
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MeasureKind:
         return "sum"
 
     def on(self, source: ExampleSource, counts: Mapping[str, Any]) -> Measure:
@@ -188,7 +188,7 @@ class Classes(Measure):
         return {"prediction": predicted_class, "label": given_label, "rank": rank_of_label}
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MeasureKind:
         return "binary" if self.primary_metric == "accuracy" else "corpus"
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:

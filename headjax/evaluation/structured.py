@@ -17,7 +17,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.data import metrics as formulas
 from headjax.data.examples import ExampleSource
 from headjax.data.forms.questions import QuestionWindows, Windows
-from headjax.evaluation.measures import Kind, Measure, Outcome, Outcomes, Similarities
+from headjax.evaluation.measures import Measure, MeasureKind, Outcome, Outcomes, Similarities
 from headjax.models.config import Batch, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import MultiLabel, Span, TokenClassification
@@ -183,7 +183,7 @@ class Spans(Measure):
         return {"score": best_score, "start": best_start, "end": best_end, "window": window_number}
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MeasureKind:
         return "graded"
 
     def on(self, source: ExampleSource, counts: Mapping[str, Any]) -> Measure:
@@ -300,7 +300,7 @@ class Ranking(Similarities):
         return {**super().outcomes(), "query": query_number}
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MeasureKind:
         return "graded"
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:

@@ -124,11 +124,7 @@ def score_heads(
     named, at = _statistics(program, statistics), filled(program.sites, gates)
 
     def check(number: int, fetched: _Sums) -> None:
-        for name, arrays in fetched.heads.items():
-            if not all(np.isfinite(array).all() for array in arrays.values()):
-                by_head = to_values(program.sites, arrays)
-                head = next(head for head, value in by_head.items() if not math.isfinite(value))
-                raise HeadjaxError(f"score: {name} of head {head} is {by_head[head]} in batch {number}, counted from 0")
+        _check_finite(program.sites, fetched, number)
         if progress is not None:
             progress(number + 1, {})
 
@@ -138,6 +134,14 @@ def score_heads(
         raise DataError(f"batches: {NO_TARGET}")
     values, seconds = _means(program.sites, total), time.perf_counter() - started
     return Scores(values, float(total.loss / total.targets), int(total.examples), seconds)
+
+
+def _check_finite(sites: Sites, sums: _Sums, number: int) -> None:
+    for name, arrays in sums.heads.items():
+        if not all(np.isfinite(array).all() for array in arrays.values()):
+            by_head = to_values(sites, arrays)
+            head = next(head for head, value in by_head.items() if not math.isfinite(value))
+            raise HeadjaxError(f"score: {name} of head {head} is {by_head[head]} in batch {number}, counted from 0")
 
 
 def _statistics(program: Program, names: Sequence[str] | None) -> tuple[str, ...]:
