@@ -67,7 +67,8 @@ def _directive(name: str) -> str:
     """Return the directive of autodoc for a public name; a type's other name has its text in its own module."""
     found, path = getattr(headjax, name), f"headjax.{name}"
     if inspect.ismodule(found):
-        return f".. automodule:: {found.__name__}\n   :members:"
+        described = ", ".join(each for each in getattr(found, "__all__", ()) if each in headjax._LAZY)
+        return f".. automodule:: {found.__name__}\n   :members:\n   :exclude-members: {described}"
     if inspect.isclass(found) and typing.get_origin(found) is None:
         return f".. autoclass:: {path}\n   :members:\n   :special-members: __call__"
     if inspect.isfunction(found):

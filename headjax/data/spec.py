@@ -67,7 +67,8 @@ class TaskSpec:
         files, folders, layouts: its files in words, where they lie under HEADJAX_DATA, and by their names.
         columns: names of a table's columns by field, besides the field's own.
         sources: its data sets in TFDS.
-        vocabulary, vocab_size: whether a tokenizer must be given, or is learned, and its number of tokens.
+        vocabulary: whether a tokenizer must be given, or is learned.
+        vocab_size: number of tokens of a learned one.
         metrics: its metrics, the primary metric first; empty for the usual ones of the form.
         held_out: share of the rows that is held out if no file is for validation.
         examples: number of its training examples, by which the papers count epochs.

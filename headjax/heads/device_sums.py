@@ -21,6 +21,7 @@ from headjax.models.walk import SubLayerSeen
 Tree = TypeVar("Tree")
 
 FLOAT32_TOKENS = 16384
+"""Tokens whose products are added in float32 before they go to the host."""
 
 ROWS, BLOCKS = 384, 8
 """Fewest rows of a block of x x^T, and the most blocks."""

@@ -66,7 +66,7 @@ class Setting(NamedTuple):
 
 
 def formulation(name: str) -> Callable[[type[M]], type[M]]:
-    """Class decorator: registers an attention module under the name that its `Kind`s carry in JSON.
+    """Class decorator: registers an attention module under the name that each `Kind` of it has in JSON.
 
     The keyword-only parameters of its `__init__`, which declares the weights, are the formulation's options. They are
     compared with their types and bounds before, and the weights are drawn, or hold the arrays of `params`, after it.

@@ -32,7 +32,7 @@ class Mask:
         query_segments, key_segments: `[batch, query]`, `[batch, key]` integers; packed examples attend only within the
             same number.
         query_offset: position of the first query among the keys (scalar, or `[batch]`), for decoding with a cache.
-        window: |i + query_offset - j| < window, so that a causal query sees itself and the window - 1 keys before it.
+        window: `|i + query_offset - j| < window`, so that a causal query sees itself and the window - 1 keys before it.
         query_positions, key_positions: `[batch or 1, query]`, `[batch or 1, key]` positions between which the window
             measures distances where padding lies between tokens; None counts the indices i and j.
     """
