@@ -64,9 +64,10 @@ def test_an_assigned_attention_of_another_class_is_the_attention_that_runs(tmp_p
         return headjax.GroupedAttention(tiny.WIDTH, num_heads=4, kv_heads=2, head_dim=4, rngs=rngs)
 
     model, layer = decoder(), tiny.layer(headjax.Kind(headjax.GroupedAttention, num_heads=4, kv_heads=2, head_dim=4))
-    getattr(model.decoder, GROUP).attention = stacked(nnx.Rngs(3))
-    expected = tiny.model(tiny.decoder_config(layer, layer))
-    same_everywhere(model, expected.replace(params=model.params))
+    params, grouped = model.params, stacked(nnx.Rngs(3))
+    getattr(model.decoder, GROUP).attention = grouped
+    params["decoder"][GROUP]["attention"] = nnx.to_pure_dict(nnx.state(grouped, nnx.Param))
+    same_everywhere(model, tiny.model(tiny.decoder_config(layer, layer)).replace(params=params))
     assert {site.kv_heads for site in headjax.attention_sites(model)} == {2}
     with pytest.raises(headjax.ParameterError, match="attention: is a GroupedAttention, where the config describes"):
         model.save(tmp_path / "model")
