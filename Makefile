@@ -53,7 +53,7 @@ PART := tests/test_api.py tests/test_flax.py tests/nn/test_module.py tests/sites
 test-part: $(VENV)/.part
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) $(PART)
 	$(BIN)/python -m pytest tests/training/test_loop.py -k 'bit_for_bit and 3-tmp_path'
-	$(BIN)/python -m pytest -m 'not attack' tests/hub/test_onnx.py -k 'ragged or survive or beside_the_weights'
+	$(BIN)/python -m pytest -m 'not attack' tests/hub/test_onnx.py -k 'ragged or survive'
 
 # The quickstart shares compiled programs, too: without most of XLA's optimizations, as tests do.
 test-pythons: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/build/compiled
