@@ -60,7 +60,7 @@ def graphs_of(models: Sequence[Model], options: WritingOptions) -> list[OnnxMode
 
 
 def written_graph(out: str, kind: str | None) -> dict[str, Any]:
-    """Return the file of the quantised graph that a command has written, and its size; nothing if there is none."""
+    """Return the name and size of the quantised graph in a directory; an empty dict without one."""
     from headjax.hub.onnx import QUANTIZED
     from headjax.storage.paths import path_of, size_of
 

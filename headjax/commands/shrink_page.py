@@ -107,7 +107,7 @@ def kept(story: ChoiceSummary, quantity: str) -> dict[str, list[tuple[float, flo
 
 
 def kept_plot(story: ChoiceSummary, quantity: str) -> Plot:
-    """Draw what every layer keeps of a quantity, as a share of what it had."""
+    """Draw the share of a quantity that every layer keeps."""
     shares = kept(story, quantity)
     lists = {name: ", ".join(numbers.percent(share) for _, share in points) for name, points in shares.items()}
     whole, left = (

@@ -47,7 +47,7 @@ class DeviceSums(NamedTuple):
 
 
 def feature_sums(layer: SubLayerSeen, target_residual: jax.Array, shift: Any) -> DeviceSums:
-    """Return the sums of products of a sub-layer's features, and of what its output lacks."""
+    """Return the sums of products of a sub-layer's features with themselves and with the target residual."""
     counted = counted_at(layer.mask, layer.output.shape[:2])[:, :, None]
     ones = jnp.ones((*layer.output.shape[:2], 1), jnp.float32)
     features = jnp.where(counted > 0, jnp.concatenate([layer.features.astype(jnp.float32), ones], axis=2), 0.0)

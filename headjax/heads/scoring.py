@@ -44,7 +44,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "normalized_entropy": "mean attention entropy over log(number of visible keys)",
     "distance": "mean attention distance, positions",
 }
-"""Definitions of the scores, and of what describes a head's attention without saying whether the model needs it."""
+"""Definitions of the scores, and of statistics of a head's attention, which do not measure importance."""
 
 NO_TARGET = "there is no example with a target to score heads on"
 

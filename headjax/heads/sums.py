@@ -96,7 +96,7 @@ class _Entered(NamedTuple):
 
 
 class LayerReading(NamedTuple):
-    """What `LayerStep.read` collects.
+    """Result of `LayerStep.read`.
 
     Attributes:
         sums: Products of the features, by slot; their targets are 0.
@@ -181,7 +181,7 @@ class LayerStep:
             yield sums, tokens_of(state)
 
     def sums(self, slot: str) -> tuple[RefitSums, np.ndarray]:
-        """Return the sums of the student's features and of what its output lacks, and the factor of the branch.
+        """Return the products of the student's features with its residual to the target, and the branch's factor.
 
         Where layers share their parameters, the sums are over all of them, without the errors of earlier layers.
         """

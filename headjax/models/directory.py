@@ -45,7 +45,7 @@ LAYOUT = Layout("history.json", _NAMES)
 
 
 class Saved(NamedTuple):
-    """What a model directory holds."""
+    """Contents of a model directory."""
 
     config: ModelConfig
     params: Params

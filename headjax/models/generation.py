@@ -302,7 +302,7 @@ class Generation:
         self.settings, self.model, self.key, self.loop = settings, model, key, loop
 
     def advance(self, until: int | None = None) -> Generated:
-        """Generate until there are so many tokens (None is all that are asked for) and return all so far."""
+        """Generate up to `until` tokens, None for `max_new_tokens`; return all generated tokens."""
         until = self.settings.max_new_tokens if until is None else until
         self.loop = continue_until(self.settings, self.model, self.key, self.loop, until)
         generated = Generated(self.loop.tokens, self.loop.lengths, self.loop.log_probability)

@@ -155,9 +155,7 @@ def least_cost(prices: Prices, quantity: str, *, uniform: bool = False) -> float
         name: tuple(option._replace(damage=getattr(option, quantity)) for option in options)
         for name, options in prices.options.items()
     }
-    smallest = choose_if_any(prices._replace(options=options), {}, uniform=uniform)
-    assert smallest is not None  # the whole model is a choice
-    return smallest.costs[quantity]
+    return choose(prices._replace(options=options), {}, uniform=uniform).costs[quantity]
 
 
 def frontier(prices: Prices, quantity: str, *, uniform: bool = False) -> tuple[Point, ...]:

@@ -271,27 +271,28 @@ class Kept:
 
     def keep(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep arrays by their names, in a file beside that of the measurements; without one, in memory."""
-        if self._path is None:
+        file = self._file_of(name)
+        if file is None:
             self._arrays[name] = arrays
             return
         stream, contents = io.BytesIO(), dict[str, Any](arrays, **{KEY: np.array(self._key)})
         np.savez(stream, **contents)
-        write_file(self._file_of(name), stream.getvalue())
+        write_file(file, stream.getvalue())
 
     def arrays(self, name: str) -> Mapping[str, np.ndarray] | None:
         """Return the arrays that were kept by a name; None where there are none of this study."""
-        if self._path is None or not self._file_of(name).is_file():
+        file = self._file_of(name)
+        if file is None or not file.is_file():
             return self._arrays.get(name)
         try:
-            with np.load(io.BytesIO(self._file_of(name).read_bytes()), allow_pickle=False) as file:
-                arrays = dict(file)
+            with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as stored:
+                arrays = dict(stored)
         except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
             return None
         return arrays if str(arrays.pop(KEY, "")) == self._key else None
 
-    def _file_of(self, name: str) -> Path:
-        assert self._path is not None
-        return self._path.parent / f"{name.replace('/', '-')}.npz"
+    def _file_of(self, name: str) -> Path | None:
+        return None if self._path is None else self._path.parent / f"{name.replace('/', '-')}.npz"
 
     def remove(self) -> None:
         """Remove the file."""

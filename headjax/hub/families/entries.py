@@ -96,7 +96,7 @@ def tokens_and_spans(dropout: Entry, span_dropout: Entry | float) -> tuple[Model
 
 
 def padding_token(default: int = -1) -> Custom:
-    """Return the entry of the padding token; a negative number is none."""
+    """Return the entry of the padding token; a negative number means no token."""
 
     def read(fields: Fields) -> int | None:
         token = fields.integer("pad_token_id", default)

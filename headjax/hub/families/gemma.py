@@ -35,7 +35,7 @@ _ACTIVATION = Field(
 )
 
 _cap = functools.partial(nullable, reader=Fields.number)
-"""A cap of logits; null is none."""
+"""Entry of a logit cap; null means no cap."""
 
 _WINDOW, _EVERY = window(4096), size("sliding_window_pattern", 6)
 _WIDTH = Custom(_WINDOW.read, lambda width: {} if width is None else _WINDOW.write(width, ""))
