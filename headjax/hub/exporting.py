@@ -65,7 +65,7 @@ def to_huggingface(
     Args:
         model: the model.
         directory: the directory to write; an earlier export there is replaced.
-        layout: `native` (the shapes the model has), `remote` (the same, with PyTorch code that `trust_with_code=True`
+        layout: `native` (the shapes the model has), `remote` (the same, with PyTorch code that `trust_remote_code=True`
             runs), `padded` (zeros in place of removed heads), or `auto`, the first of these that can express the model.
             `onnx` writes `onnx/model.onnx` in place of the weights, beside a `config.json` of the same sizes or, with
             removed heads, of those before. `maxtext` writes an Orbax checkpoint of equal layers and `maxtext.yml`.
@@ -213,7 +213,7 @@ def _write_config(folder: Path, fields: Mapping[str, Any], family: Family) -> No
 def _notes(model: Model, family: Family) -> tuple[str, ...]:
     origin = last_import(model).get("family")
     if family.files() and origin != family.model_type:
-        return (f"no class of transformers has these sizes; {MODELING} has, with trust_with_code=True",)
+        return (f"no class of transformers has these sizes; {MODELING} has, with trust_remote_code=True",)
     other = f"a {origin} config.json cannot express this model; it is written as {family.model_type}"
     return () if origin in (None, family.model_type) else (other,)
 

@@ -54,6 +54,11 @@ PRUNED = {
 }
 
 
+def test_an_export_with_code_says_how_transformers_loads_it(tmp_path):
+    exported = headjax.to_huggingface(headjax.prune(model_of(BERT), RAGGED), tmp_path / "out", "remote")
+    assert any("trust_remote_code=True" in note for note in exported.notes), exported.notes
+
+
 @pytest.mark.parametrize("name", first(4, PRUNED))
 def test_a_pruned_model_is_written_in_its_family(name, tmp_path):
     fields, removed, layout = PRUNED[name]
