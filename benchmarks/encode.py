@@ -78,7 +78,7 @@ def runtimes(model: Model, folder: Path, graph: Path) -> Runs:
         for file in (ONNX, QUANTIZED["int8"])
     )
     needed = [entry.name for entry in whole.get_inputs()]
-    forward = nnx.jit(lambda model, tokens: model({"input_ids": tokens}).hidden)
+    forward, model = nnx.jit(lambda model, tokens: model({"input_ids": tokens}).hidden), model.unstacked()
 
     def in_pytorch(tokens: np.ndarray) -> Any:
         given = torch.from_numpy(tokens).long()
