@@ -184,7 +184,6 @@ class _LayerGates(NamedTuple):
         return cls(site, tuple(layer), gates)
 
     def within(self, gates: Gates) -> Gates:
-        """Return the gates of all sites with these for the layer."""
         return gates | {self.site.path: jnp.asarray(gates[self.site.path]).at[self.layer].set(self.gates)}
 
 
@@ -196,7 +195,6 @@ class _Block(NamedTuple):
     gates: dict[str, tuple[str, tuple[int, ...]]]  # path of the model's site and layer within it, by path in the block
 
     def at(self, gates: Gates) -> Gates:
-        """Return the gates of the block's sites."""
         return {path: gates[site][layer] for path, (site, layer) in self.gates.items()}
 
 
@@ -256,7 +254,6 @@ class _AblationWalk:
     def ablations(
         self, states: list[Any], at: Gates, variants: Mapping[HeadId, _LayerGates], batch: Any
     ) -> Iterator[tuple[HeadId, Measured]]:
-        """Yield the values of every ablation of a batch."""
         by_place: dict[tuple[str, tuple[int, ...]], list[HeadId]] = {}
         for head, variant in variants.items():
             by_place.setdefault((variant.site.path, variant.layer), []).append(head)
@@ -360,7 +357,6 @@ def _measure_many(
     leaves: list[Any],
     batch: Any,
 ) -> Measured:
-    """Return the values of every ablation, from the states after the last block."""
     values = functools.partial(_values, program, tree)
     if not any(many):
         return values(state, leaves, batch)

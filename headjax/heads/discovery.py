@@ -15,8 +15,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.modules import declared
 from headjax.core.tensors import flatten
 from headjax.heads.checks import check_alone, check_arrays, check_projection, layers_in_front
-from headjax.heads.site import HEAD_IDS, ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
-from headjax.heads.sizes import CONFIGS, ENDS, HEADS, KV_HEADS
+from headjax.heads.site import HEAD_IDS, ROOT, AttentionSite, Sites, at_path, is_within, parameters
 from headjax.nn.module import AttentionModule, NoHeadsAttention
 
 KERNELS = ("kernel", "w", "weight")
@@ -34,6 +33,16 @@ FLAT = {
 }  # fmt: skip
 """Names of projections whose weights are flat, `[width, heads * head_dim]`, by the kinds of heads that they hold."""
 
+HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_head", "heads")
+KV_HEADS = ("num_kv_heads", "num_key_value_heads", "n_kv_heads", "kv_heads")
+"""Names by which attention layers say how many query heads and KV heads they have."""
+
+CONFIGS = ("config", "cfg")
+"""Names by which layers hold their configs."""
+
+ENDS = (("in_features", "out_features"), ("in_features_shape", "out_features_shape"))
+"""Names of the sizes of a projection, which together are the shape of its weight."""
+
 FORMS = (("q", "k", "v"), ("q", "kv"), ("qkv",))
 """Flat projections that make up an attention layer, beside `o`."""
 
@@ -41,6 +50,9 @@ REGISTER = "say where its heads lie: headjax.register_attention(cls, view)"
 
 HeadAxes = dict[str, tuple[int, str]]
 """By parameter, the axis of its heads and their kinds."""
+
+View = Callable[[Any], AttentionSite]
+"""Function of an attention layer that returns its site."""
 
 _REGISTRY: dict[type[nnx.Module], View] = {}
 
@@ -109,17 +121,15 @@ def attention_sites(model: nnx.Module, *, strict: bool = False) -> Sites:
             layer and says how to register its class.
     """
     sites = find_sites(model)
-    report_unrecognised(
-        {path: type(at_path(model, path)).__qualname__ for path in not_recognised(model, sites)}, strict
-    )
+    others = {path: type(at_path(model, path)).__qualname__ for path in not_recognised(model, sites)}
+    report_unrecognised(others, strict)
     return sites
 
 
 def sites_within(module: nnx.Module) -> Sites:
     """Return the sites of a module; there may be none."""
-    name = getattr(module, "named_sites", None)
-    sites = tuple(_recognised(module))
-    return tuple(sorted(sites, key=lambda site: site.places[0]) if name is None else name(sites))
+    sites, named = tuple(_recognised(module)), getattr(module, "named_sites", None)
+    return tuple(sorted(sites, key=lambda site: site.places[0]) if named is None else named(sites))
 
 
 def find_sites(model: nnx.Module) -> Sites:
@@ -174,8 +184,7 @@ def _recognised(model: nnx.Module) -> Iterator[AttentionSite]:
             site = _by_names(layer) if site is None else site
             if site is None:
                 continue
-            site = dataclasses.replace(site, path=path)
-            site = dataclasses.replace(site, layers=layers_in_front(layer, site))
+            site = dataclasses.replace(site, path=path, layers=layers_in_front(layer, site))
             kept = vars(layer).get(HEAD_IDS, ())
             if len(kept) == math.prod(site.shape):
                 site = dataclasses.replace(site, ids=kept)
@@ -184,8 +193,10 @@ def _recognised(model: nnx.Module) -> Iterator[AttentionSite]:
                 check_projection(layer, site)
             if flat:
                 check_alone(layer, site)
-            if view is None:
-                _check_attributes(layer, site)
+            for names, number, what in ((HEADS, site.heads, "heads"), (KV_HEADS, site.kv_heads, "KV heads")):
+                for name in names if view is None else ():
+                    if (attribute := _number(layer, name)) not in (None, number):
+                        raise HeadjaxError(f"its {name} says {attribute}, and its arrays hold {number} {what}")
         except HeadjaxError as error:
             raise HeadjaxError(
                 f"{path}: {str(error).removeprefix(f'{path}: ')}; say where its heads lie: "
@@ -384,12 +395,3 @@ def _site(numbers: tuple[int, int, int], output: Projection, head_axes: HeadAxes
         key=tuple((path, axis) for path, (axis, kinds) in head_axes.items() if kinds in ("k", "v")),
         fused=tuple((path, along) for path, along in head_axes.items() if len(along[1]) > 1),
     )
-
-
-def _check_attributes(layer: nnx.Module, site: AttentionSite) -> None:
-    """Raise `HeadjaxError` where an attribute or a property says another number of heads than the arrays."""
-    for names, number, what in ((HEADS, site.heads, "heads"), (KV_HEADS, site.kv_heads, "KV heads")):
-        for name in names:
-            attribute = _number(layer, name)
-            if attribute not in (None, number):
-                raise HeadjaxError(f"its {name} says {attribute}, and its arrays hold {number} {what}")

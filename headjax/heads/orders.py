@@ -30,7 +30,7 @@ from headjax.heads.ordering import (
     random_order,
     removals,
 )
-from headjax.heads.program import Applied, Loss, shown_in, sites_of
+from headjax.heads.program import Applied, Loss, held_back, shown_in, sites_of
 from headjax.heads.refit import (
     Change,
     Positions,
@@ -44,7 +44,6 @@ from headjax.heads.refit import (
 from headjax.heads.scoring import GRADIENT_SCORES, SCORES, score_heads
 from headjax.heads.site import find_heads, require_stacks
 from headjax.heads.site_maps import SiteReader, reader_for
-from headjax.heads.sums import held_back
 from headjax.nn.state import Compute
 
 OTHER_ORDERS: Mapping[str, str] = {
@@ -197,7 +196,7 @@ def reconstruction_order(
     the layer in which the next removals raise the effect least per head.
 
     Where the model offers the walk and its blocks show their sub-layers, as headjax's models do, the effect is the
-    change of the model's own output, to second order (`headjax.heads.sensitivity`), and no labels are read. That costs
+    change of the model's own output, to second order (`headjax.heads.agreement`), and no labels are read. That costs
     a forward pass over all examples, and about seven over those that compare layers. With a loss, and for any other
     model, it is the measured rise of the loss. Under a mesh set with `jax.set_mesh` the examples of a walk's batches
     are spread over its batch axes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -230,6 +230,11 @@ def is_within(path: str, outer: str) -> bool:
     return path != outer and (outer == ROOT or path.startswith(f"{outer}."))
 
 
+def cuts_itself(model: nnx.Module, site: AttentionSite) -> bool:
+    """Return whether a layer has `keep_heads` (headjax's have), which works without an axis of layers."""
+    return site.layers is None and hasattr(at_path(model, site.path), "keep_heads")
+
+
 def put_at(root: Any, path: str, new: Any) -> None:
     """Put a module in the place of the one at a path that is not the root."""
     parent, _, last = path.rpartition(".")
@@ -282,7 +287,3 @@ def parameters(layer: Any) -> Iterator[tuple[str, nnx.Variable]]:
         for name, entry in vars(module).items():
             if isinstance(entry, nnx.Variable) and hasattr(entry[...], "shape"):
                 yield ".".join(map(str, (*path, name))), entry
-
-
-View = Callable[[Any], AttentionSite]
-"""Function of an attention layer that returns its site."""

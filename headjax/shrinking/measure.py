@@ -2,7 +2,7 @@
 
 One walk through the original model sums products of each sub-layer's features. From these sums alone follow the order
 in which heads and units go, and the refitted maps of all their numbers. Converted layers are computed on what enters
-the original ones. The error of a candidate's output then has its price by `headjax.heads.sensitivity`. So the layers
+the original ones. The error of a candidate's output then has its price by `headjax.heads.agreement`. So the layers
 behind are computed for no candidate, and one program serves all layers of one structure. Whole layers alone are left
 out of the model itself (`headjax.shrinking.skipping`).
 """
@@ -29,11 +29,20 @@ from headjax.core.kind import Kind, own_copy
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.core.serialize import from_data, to_data
-from headjax.heads.device_sums import DeviceSums, feature_sums, replicated_sums, sum_over_batches
+from headjax.heads.agreement import Seen, Sensitivity, in_parts, products
 from headjax.heads.head_id import HeadLayer
-from headjax.heads.refit import Change, RefitSums, centred, layer_removals, least_needed, nested_refits, refit, rows_of
-from headjax.heads.sensitivity import Seen, Sensitivity, in_parts, products
-from headjax.heads.sums import BlockWalk, LayerReading, held_back, spread, tokens_of
+from headjax.heads.program import held_back
+from headjax.heads.refit import Change, centred, layer_removals, least_needed, nested_refits, refit, rows_of
+from headjax.heads.sums import (
+    BlockWalk,
+    DeviceSums,
+    LayerReading,
+    feature_sums,
+    replicated_sums,
+    spread,
+    sum_over_batches,
+    tokens_of,
+)
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch, head_stack_at
@@ -91,19 +100,12 @@ class MeasureConfig(Checked):
 
 
 class Candidate(NamedTuple):
-    """A sub-layer at a smaller size.
-
-    Attributes:
-        size: its size.
-        damage: its effect on the model's output; of a layer that goes, an equal share in each of its sub-layers.
-        attention: formulation of an attention, with the heads that are left; None for a feed-forward, and for no layer.
-        to: its conversion.
-    """
+    """A sub-layer at a smaller size."""
 
     size: SubLayerSize
-    damage: float
-    attention: Kind | None = None
-    to: str = ""
+    damage: float  # effect on the model's output; of a layer that goes, an equal share in each of its sub-layers
+    attention: Kind | None = None  # formulation with the heads that are left; None for a feed-forward, and for no layer
+    to: str = ""  # its conversion
 
 
 Candidates = Mapping[str, Sequence[Candidate]]
@@ -143,19 +145,22 @@ def measure(
     kept, sub_layers = kept or Kept(), sub_layers_of(model)
     if missing(model, config.space, kept):
         _measure_missing(model, batches, config, kept, progress)
-    candidates = {each.name: [_read(each, data) for data in kept.found[each.name]] for each in sub_layers}
+    candidates: dict[str, list[Candidate]] = {}
     for each in sub_layers:
+        candidates[each.name] = [
+            Candidate(
+                SubLayerSize(*data["level"]),
+                data["damage"],
+                None if each.attention is None else from_data(Kind, data["attention"]),
+                data["to"],
+            )
+            for data in kept.found[each.name]
+        ]
         if _can_go(model, config.space, each):
             damage = kept.found[LAYERS][f"{each.stack}/{each.layer}"]
             of_layer = sum((other.stack, other.layer) == (each.stack, each.layer) for other in sub_layers)
             candidates[each.name].append(Candidate(NO_LAYER_SIZE, damage / of_layer))
     return candidates
-
-
-def _read(sub_layer: SubLayer, data: Mapping[str, Any]) -> Candidate:
-    """Return a candidate from JSON data."""
-    attention = None if sub_layer.attention is None else from_data(Kind, data["attention"])
-    return Candidate(SubLayerSize(*data["level"]), data["damage"], attention, data["to"])
 
 
 def _measure_missing(
@@ -168,7 +173,7 @@ def _measure_missing(
     pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in eval_batches]
     skips = LAYERS not in kept.found and any(_can_go(model, config.space, each) for each in sub_layers)
     attentions = sum(each.attention is not None for each in sub_layers)
-    fits = 4 * 3 * model.config.width**2 * attentions <= MOMENTS
+    keeps_moments = 4 * 3 * model.config.width**2 * attentions <= MOMENTS
     compensations: dict[str, Compensation] = {}
     before: tuple[LayerBlock, list[State]] | None = None
     for step in BlockWalk(model, fit_batches, config.compute):
@@ -181,8 +186,12 @@ def _measure_missing(
         reading = step.read(block.layer.config.slots, input_sums, keep=True)
         here = [each[-1 - step.number] for each in pulled]
         evaluated = [sensitivity.at(block, *each) for each in here]
-        if fits:
-            _keep_moments(kept, block, reading, [state for state, _ in here], config.compute)
+        if keeps_moments:
+            parts = ((_input_sums(block, state, config.compute), tokens_of(state)) for state, _ in here)
+            evaluated_sums = sum_over_batches(parts)
+            for slot, sums in reading.probed.items():
+                both = jax.tree.map(lambda *parts: np.asarray(sum(parts), np.float32), sums, evaluated_sums[slot])
+                kept.keep(f"{head_stack_at(block.stack, slot)}/{block.place.value}", both)
         measuring = [
             _Measuring(each, block, states, reading, [seen[each.slot] for seen in evaluated], config)
             for each in sub_layers
@@ -198,16 +207,6 @@ def _measure_missing(
     if skips:
         options: dict[str, Any] = {"labels": config.labels, "compute": config.compute}
         kept(LAYERS, functools.partial(skipped_damages, model, eval_batches, compensations, **options))
-
-
-def _keep_moments(
-    kept: Kept, block: LayerBlock, reading: LayerReading, states: Sequence[State], compute: Compute
-) -> None:
-    """Keep the sums over the inputs of a layer's attentions, of all examples."""
-    evaluated = sum_over_batches((_input_sums(block, state, compute), tokens_of(state)) for state in states)
-    for slot, sums in reading.probed.items():
-        both = jax.tree.map(lambda *parts: np.asarray(sum(parts), np.float32), sums, evaluated[slot])
-        kept.keep(f"{head_stack_at(block.stack, slot)}/{block.place.value}", both)
 
 
 def kept_moments(kept: Kept, places: Collection[HeadLayer]) -> dict[HeadLayer, Moments] | None:
@@ -261,11 +260,15 @@ class _Measuring:
                 left = sub_layer.heads_left(order, size)
                 add(size, damage, sub_layer.attention and self._original.config_after_pruning(left))
         for size in sub_layer.conversions(self._space) if sub_layer.parts else ():
-            converted = self._converted(size, sub_layer.heads_left(order, size))
-            if converted is not None:
-                to, module = converted
-                (damage,) = sensitivity.damages(self._errors(module), f"{sub_layer.name} {size}").tolist()
-                add(size, damage, module.kind, to)
+            heads, module = sub_layer.heads_left(order, size), self._original
+            module = module if len(heads) == module.num_heads else module.keep_heads(heads)
+            target = target_of(size, module.kind, module.width)
+            if target is None:  # the layer cannot have it
+                continue
+            quick = dataclasses.replace(target, solver=QUICK) if isinstance(target, ToCollaborative) else target
+            converted = convert_attention(module, quick, moments=self._moments)
+            (damage,) = sensitivity.damages(self._errors(converted), f"{sub_layer.name} {size}").tolist()
+            add(size, damage, converted.kind, describe(target))
         return data
 
     @property
@@ -299,29 +302,15 @@ class _Measuring:
         if not sizes:
             return order, []
         features = np.concatenate([np.setdiff1d(np.arange(len(weight)), removed), removed[::-1]])  # the last one first
-        kept = features[: min(left, key=lambda count: abs(count / len(weight) - CHOOSING))]
-        penalty = max(self._ridge(sums, kept, biased) * float(np.trace(moments)) / len(moments), 1e-30)
+        # The ridge has the least error on held-out examples where about a share `CHOOSING` of the features is left.
+        count = min(left, key=lambda count: abs(count / len(weight) - CHOOSING))
+        kept, ridge = np.isin(np.arange(len(weight)), features[:count]), 1.0
+        if kept.any():
+            ridge = refit(sums, kept, bias=biased, scale=np.ones(weight.shape[1]), weight=weight).ridge / 2.0
+        penalty = max(ridge * float(np.trace(moments)) / len(moments), 1e-30)
         mean = sums.gram[:, -1, :-1].sum(axis=0) / max(sums.tokens, 1.0) * biased
         changes = nested_refits(moments, weight, features, left, penalty)
         return order, [Change(change, -mean @ change) for change in changes]
-
-    def _ridge(self, sums: RefitSums, features: np.ndarray, biased: bool) -> float:
-        """Return the ridge with the least error on held-out examples where these features alone are left."""
-        kept = np.isin(np.arange(len(self._weight)), features)
-        if not kept.any():
-            return 1.0
-        scale = np.ones(self._weight.shape[1])
-        return refit(sums, kept, bias=biased, scale=scale, weight=self._weight).ridge / 2.0
-
-    def _converted(self, size: SubLayerSize, heads: Sequence[int]) -> tuple[str, AttentionModule] | None:
-        """Return the conversion of a size and the converted layer; None where the layer cannot have it."""
-        module = self._original
-        module = module if len(heads) == module.num_heads else module.keep_heads(heads)
-        target = target_of(size, module.kind, module.width)
-        if target is None:
-            return None
-        quick = dataclasses.replace(target, solver=QUICK) if isinstance(target, ToCollaborative) else target
-        return describe(target), convert_attention(module, quick, moments=self._moments)
 
     def _errors(self, module: AttentionModule) -> list[Any]:
         """Return what the errors of a converted layer cost on the evaluation batches, its map refitted."""
@@ -349,7 +338,6 @@ def _stacked(changes: Sequence[Change]) -> Change:
 
 @functools.partial(jax.jit, static_argnames=("slot", "compute"))
 def _seen(block: LayerBlock, slot: str, compute: Compute, state: State) -> SubLayerSeen:
-    """Return a sub-layer, without what follows it."""
     return block.sub_layers(state, compute)[1][slot]
 
 

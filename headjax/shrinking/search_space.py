@@ -102,7 +102,6 @@ class SubLayer(NamedTuple):
 
     @property
     def head_stack(self) -> str:
-        """Head stack of an attention."""
         return head_stack_at(self.stack, self.slot)
 
     @property
@@ -118,15 +117,13 @@ class SubLayer(NamedTuple):
     def removals(self, space: SearchSpace) -> list[SubLayerSize]:
         """Return the sizes that leave fewer heads or units alone, each another number."""
         sizes: dict[int, SubLayerSize] = {}
-        shares = space.units if self.attention is None else space.heads
-        for share in shares:
+        for share in space.units if self.attention is None else space.heads:
             size = SubLayerSize(units=share) if self.attention is None else SubLayerSize(share)
             if self.count(size) < self.parts:
                 sizes.setdefault(self.count(size), size)
         return list(sizes.values())
 
     def conversions(self, space: SearchSpace) -> Sequence[SubLayerSize]:
-        """Return the sizes with a conversion."""
         if self.attention is None:
             return ()
         return space.cached if self.head_stack == "decoder" else space.others

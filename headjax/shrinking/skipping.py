@@ -16,8 +16,8 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.kind import own_copy
 from headjax.heads.agreement import Predictions, agreement_kind, compare, predictions_of
 from headjax.heads.block_maps import with_change
+from headjax.heads.program import sum_over
 from headjax.heads.refit import refit
-from headjax.heads.statistics import sum_over
 from headjax.heads.sums import LayerStep, States
 from headjax.heads.surgery import output_map
 from headjax.models.config import Batch
@@ -79,7 +79,7 @@ def skipped_damages(
 def _sums_of_batch(
     model: Model, batch: Batch, compensations: Mapping[str, Compensation], labels: bool, compute: Compute
 ) -> dict[str, Any]:
-    """Return the sums of `compare` of one batch, by the layer that is left out."""
+    """Return the sums of the measure of one batch, or of the rise of the loss, with weights by the layer left out."""
     state: State = embed(model, batch, compute)
     without: dict[str, State] = {}
     last = ""
@@ -93,8 +93,14 @@ def _sums_of_batch(
             last = f"{block.stack}/{block.place.value}"
             passed[last] = state
         state, without = step(block, state, compute), passed
-    whole = _read(model, state, labels, compute)
-    return {name: _compared(model, whole, each, labels, compute) for name, each in without.items()}
+    whole, sums = _read(model, state, labels, compute), {}
+    for name, each in without.items():
+        other = _read(model, each, labels, compute)
+        if labels:
+            sums[name] = (other.values - whole.values).sum(), whole.weight.sum()
+        else:
+            sums[name] = compare(agreement_kind(model.config), whole, other)
+    return sums
 
 
 def _with_maps(block: LayerBlock, maps: Compensation) -> LayerBlock:
@@ -113,11 +119,3 @@ def _read(model: Model, state: State, labels: bool, compute: Compute) -> Predict
     if labels:
         return Predictions(*model.losses(output, state.batch, smoothed=False))
     return predictions_of(model.config, output, state.batch)
-
-
-def _compared(model: Model, whole: Predictions, state: State, labels: bool, compute: Compute) -> Any:
-    """Return the sum of the measure over one batch, or of the rise of the loss, and its weight."""
-    other = _read(model, state, labels, compute)
-    if labels:
-        return (other.values - whole.values).sum(), whole.weight.sum()
-    return compare(agreement_kind(model.config), whole, other)

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.heads import sensitivity
+from headjax.heads import agreement
+from headjax.heads.program import batches_for
 from headjax.heads.refit import layer_removals
-from headjax.heads.sums import batches_for
 from tests import tiny
 from tests.models.test_encoder import config
 
@@ -84,14 +84,14 @@ def test_logits_of_a_large_vocabulary_are_read_in_parts(monkeypatch):
     decoder = tiny.model(tiny.decoder_config())
     numbers = 8 * decoder.config.vocab_size
     order = headjax.reconstruction_order(decoder, BATCHES)
-    monkeypatch.setattr(sensitivity, "LOGITS", 2 * numbers)
+    monkeypatch.setattr(agreement, "LOGITS", 2 * numbers)
     assert headjax.reconstruction_order(decoder, BATCHES) == order
-    parts = sensitivity.in_parts(decoder, BATCHES)
+    parts = agreement.in_parts(decoder, BATCHES)
     assert [len(part["input_ids"]) for part in parts] == [2] * 4
     for name in BATCHES[0]:
         joined = np.concatenate([part[name] for part in parts])
         assert (joined == np.concatenate([batch[name] for batch in BATCHES])).all()
-    assert sensitivity.in_parts(tiny.model(config(task=headjax.tasks.Classification(classes=2))), BATCHES) == BATCHES
+    assert agreement.in_parts(tiny.model(config(task=headjax.tasks.Classification(classes=2))), BATCHES) == BATCHES
 
 
 def test_no_labels_are_read():
