@@ -237,9 +237,9 @@ def _headjax_site(layer: Any) -> AttentionSite:
     heads, size, _ = weights[kernel].shape[-3:]
     kv_heads, output = len(set(layer.groups)), kernel[: kernel.index("output") + len("output")]
     query += [(path, -2) for path in _low_rank(layer, kernel, -2)]
-    kinds: dict[str, Any] = {"output": output, "kernel": kernel, "query": tuple(query), "key": tuple(key)}
+    axes_of: dict[str, Any] = {"output": output, "kernel": kernel, "query": tuple(query), "key": tuple(key)}
     named: dict[str, Any] = {"ids": layer.ids, "kv_index": layer.groups}
-    return AttentionSite(heads=heads, kv_heads=kv_heads, head_dim=size, **named, **kinds)
+    return AttentionSite(heads=heads, kv_heads=kv_heads, head_dim=size, **named, **axes_of)
 
 
 class Projection(NamedTuple):
@@ -360,7 +360,7 @@ def _with_rest(
     layer: nnx.Module, numbers: tuple[int, int, int], output: Projection, head_axes: HeadAxes
 ) -> AttentionSite:
     """Return the site with the biases of its projections, biases of the layer itself and a cache in its attributes."""
-    site, weights = _site(numbers, output, head_axes), {path.rpartition(".")[0]: path for path in head_axes}
+    (heads, kv_heads, head_dim), weights = numbers, {path.rpartition(".")[0]: path for path in head_axes}
     others = {factor: along for path, along in head_axes.items() for factor in _low_rank(layer, path, along[0])}
     for path, variable in parameters(layer):
         holder, _, name = path.rpartition(".")
@@ -369,12 +369,22 @@ def _with_rest(
             others[path] = (-2, "k")
         elif path not in head_axes and holder.partition(".")[0] != output.name and (is_bias or holder in weights):
             axis, kinds = (-1, name[0]) if is_bias else head_axes[weights[holder]]
-            last = site.head_dim if axis == -1 else at_path(layer, weights[holder])[...].shape[-1]
-            number, shape = site.count(kinds), variable[...].shape
-            ends = ((-2, (number, last)), (-1, (number * site.head_dim,)))
+            last = head_dim if axis == -1 else at_path(layer, weights[holder])[...].shape[-1]
+            number, shape = sum(heads if kind == "q" else kv_heads for kind in kinds), variable[...].shape
+            ends = ((-2, (number, last)), (-1, (number * head_dim,)))
             place = next((axis for axis, end in ends if shape[axis:] == end), None)
             others |= {} if place is None else {path: (place, kinds)}
-    return _site(numbers, output, head_axes | others)
+    head_axes = head_axes | others
+    return AttentionSite(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        output=output.name,
+        kernel=output.kernel,
+        query=tuple((path, axis) for path, (axis, kinds) in head_axes.items() if kinds == "q"),
+        key=tuple((path, axis) for path, (axis, kinds) in head_axes.items() if kinds in ("k", "v")),
+        fused=tuple((path, along) for path, along in head_axes.items() if len(along[1]) > 1),
+    )
 
 
 def _low_rank(layer: nnx.Module, weight: str, axis: int) -> Iterator[str]:
@@ -383,15 +393,3 @@ def _low_rank(layer: nnx.Module, weight: str, axis: int) -> Iterator[str]:
     for parts, module in nnx.iter_modules(at_path(layer, projection), graph=True):
         if isinstance(module, nnx.LoRA):
             yield ".".join(map(str, (projection, *parts, factor)))
-
-
-def _site(numbers: tuple[int, int, int], output: Projection, head_axes: HeadAxes) -> AttentionSite:
-    sizes: dict[str, Any] = dict(zip(("heads", "kv_heads", "head_dim"), numbers, strict=True))
-    return AttentionSite(
-        **sizes,
-        output=output.name,
-        kernel=output.kernel,
-        query=tuple((path, axis) for path, (axis, kinds) in head_axes.items() if kinds == "q"),
-        key=tuple((path, axis) for path, (axis, kinds) in head_axes.items() if kinds in ("k", "v")),
-        fused=tuple((path, along) for path, along in head_axes.items() if len(along[1]) > 1),
-    )

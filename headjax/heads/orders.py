@@ -15,7 +15,7 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Size, unknown_name
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
-from headjax.heads.ablation import ablate
+from headjax.heads.ablation import Mode, ablate
 from headjax.heads.block_maps import BlockReader, OutputMap, Places
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
@@ -130,12 +130,11 @@ def order_heads(
     ranked = functools.partial(by_groups, sites) if config.whole_groups else by_score
     if config.by == "random":
         order = random_order(heads, config.seed)
-    elif config.by == "ablation" and config.whole_groups:
-        groups = {group[0]: group for group in key_value_groups(sites, stacks)}
-        firsts = by_ablation(ablate(model, batches, "group", heads=list(groups), **options))
-        order = flat(groups[head] for head in firsts)
     elif config.by == "ablation":
-        order = by_ablation(ablate(model, batches, heads=heads, **options))
+        groups = key_value_groups(sites, stacks) if config.whole_groups else [(head,) for head in heads]
+        of_first = {group[0]: group for group in groups}
+        mode: Mode = "group" if config.whole_groups else "each"
+        order = flat(of_first[head] for head in by_ablation(ablate(model, batches, mode, heads=of_first, **options)))
     elif config.by == "reconstruction":
         if not isinstance(model, nnx.Module):
             raise HeadjaxError("by: reconstruction: needs an nnx.Module, in a copy of which W_O is refitted")
@@ -171,7 +170,6 @@ LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
     "subset": lambda config, kept: Subset(count=kept),
 }
 """Orders that choose all heads together: distributions of gates, made from the options and the number to keep."""
-
 
 POINTS = 4
 """Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""
@@ -225,10 +223,9 @@ def reconstruction_order(
     batches = list(batches)
     if not batches:
         raise DataError("batches: there is no example to order heads by")
-    reader, options = reader_for(model, loss), dict[str, Any](compute=compute)
-    if not reader.by_blocks:
-        options |= {"loss": loss, "strict": strict}
-    order: Order = reader.on_mesh(_ordered)(reader, model, batches, stacks, whole_groups, progress, options)
+    kind = reader_for(model, loss)
+    options = {"compute": compute} | ({} if kind.by_blocks else {"loss": loss, "strict": strict})
+    order: Order = kind.on_mesh(_ordered)(kind, model, batches, stacks, whole_groups, progress, options)
     return order
 
 

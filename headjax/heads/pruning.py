@@ -191,21 +191,20 @@ class _Plan(NamedTuple):
 
 def _plan(model: nnx.Module, site: AttentionSite, kept: np.ndarray) -> _Plan:
     """Return the heads that a site keeps; raise `HeadjaxError` where its code cannot hold them."""
-    layers = kept.reshape(-1, site.heads)
+    layers, itself = kept.reshape(-1, site.heads), cuts_itself(model, site)
     names = [str(head).rpartition("/")[0] for head in site.head_ids()[:: site.heads]]
-    for name, row in zip(names, layers, strict=True):
+    # Query heads that each KV head serves; such a module of headjax takes any numbers.
+    groups = layers.reshape(len(layers), 1 if itself else site.kv_heads, -1).sum(axis=-1)
+    for name, row in zip(names, groups, strict=True):
         if not row.any():
             raise HeadjaxError(f"{name}: all its heads are to be removed; the code of its class needs one")
-    if cuts_itself(model, site):
-        return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=int(kept.sum())))
-    groups = layers.reshape(len(layers), site.kv_heads, -1).sum(axis=-1)
-    for name, row in zip(names, groups, strict=True):
         if len(set(row[row > 0].tolist())) > 1:
-            served = ", ".join(map(str, row))
             raise HeadjaxError(
-                f"{name}: its KV heads would serve {served} query heads, and its code takes equal groups; "
-                f"remove as many of each, or {USE_SHARE}"
+                f"{name}: its KV heads would serve {', '.join(map(str, row))} query heads, and its code takes equal "
+                f"groups; remove as many of each, or {USE_SHARE}"
             )
+    if itself:
+        return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=int(kept.sum())))
     shapes = {(int(row.sum()), int((row > 0).sum())) for row in groups}
     if len(shapes) > 1:
         numbers = ", ".join(str(int(row.sum())) for row in groups)
@@ -226,9 +225,6 @@ class _Cut(NamedTuple):
     kept: list[list[int]]  # entries along the axis, by layer
     holders: list[Any]  # modules that have the parameter
 
-    def removes(self) -> bool:
-        return len(self.kept[0]) < self.variable[...].shape[self.axis]
-
 
 def _cuts(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> list[_Cut]:
     """Return the parameters that lose heads, each once, and refuse tied ones that would lose others elsewhere."""
@@ -246,29 +242,27 @@ def _cuts(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> list[_
                     f"same heads of both"
                 )
             cut.holders.append(holder)
+    cuts = {key: cut for key, cut in cuts.items() if len(cut.kept[0]) < cut.variable[...].shape[cut.axis]}
     for parts, module in nnx.iter_modules(model, graph=True):
         for name, entry in vars(module).items():
             shared = cuts.get(id(entry))
-            if shared is not None and shared.removes() and not any(module is holder for holder in shared.holders):
+            if shared is not None and not any(module is holder for holder in shared.holders):
                 other = ".".join(map(str, (*parts, name)))
                 raise HeadjaxError(
                     f"{shared.site.path}: shares its {shared.path} with {other}, no part of an attention layer, which "
                     f"keeps its size; give the layer a parameter of its own"
                 )
-    return [cut for cut in cuts.values() if cut.removes()]
+    return list(cuts.values())
 
 
 def _remove(cut: _Cut) -> None:
     """Remove heads from a parameter, and set the static shapes of the modules that hold it."""
-    old, site = cut.variable[...], cut.site
-    layers = [old] if site.layers is None else old
-    pairs, name = zip(layers, cut.kept, strict=True), f"{site.path}, heads"
-    kept = [take(array, np.asarray(index), cut.axis, name) for array, index in pairs]
-    new = kept[0] if site.layers is None else jnp.stack(kept)
-    cut.variable.set_value(new)
-    front = 0 if site.layers is None else 1
+    old, stacked = cut.variable[...], cut.site.layers is not None
+    pairs = zip(old if stacked else [old], cut.kept, strict=True)
+    kept = [take(array, np.asarray(index), cut.axis, f"{cut.site.path}, heads") for array, index in pairs]
+    cut.variable.set_value(jnp.stack(kept) if stacked else kept[0])
     for holder in {id(holder): holder for holder in cut.holders}.values():
-        _resize_projection(holder, old.shape[front:], new.shape[front:])
+        _resize_projection(holder, old.shape[stacked:], kept[0].shape)
 
 
 def _check_scales(original: nnx.Module, pruned: nnx.Module, site: AttentionSite) -> None:

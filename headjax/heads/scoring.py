@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.fields import unknown_name
 from headjax.core.numbers import brief
 from headjax.core.progress import Update
-from headjax.heads.head_id import HeadId, Values, all_heads, position
+from headjax.heads.head_id import HeadId, HeadLayer, Values, all_heads, position
 from headjax.heads.loss_checks import checked
 from headjax.heads.program import Applied, Loss, Losses, Program, compiled, each_example, prepare, sum_over
 from headjax.heads.seam import STATISTICS, Notes, Pattern, offsets
@@ -169,32 +170,20 @@ def _means(sites: Sites, total: _Sums) -> dict[str, dict[HeadId, float]]:
         # A source of padding alone has no query, and its sums are 0.
         scaled = {s: array / divisors.get(name, np.maximum(total.counts[s], 1.0)) for s, array in arrays.items()}
         values[name] = to_values(sites, scaled)
-    values["importance_layer"] = normalize_layers(values["importance"])
+    importance, squares = values["importance"], Counter[HeadLayer]()
+    for head, value in importance.items():
+        squares[head.stack, head.layer] += value**2
+    norms = {layer: math.sqrt(square) + 1e-20 for layer, square in squares.items()}
+    values["importance_layer"] = {head: value / norms[head.stack, head.layer] for head, value in importance.items()}
     if "normalized_entropy" in values:
-        values["hies"] = hies(values["importance"], values["normalized_entropy"])
+        scaled_importance, spread = map(_min_max, (importance, values["normalized_entropy"]))
+        values["hies"] = {head: 0.5 * scaled_importance[head] + 0.5 * (1.0 - spread[head]) for head in importance}
     return {name: values[name] for name in DESCRIPTIONS if name in values}
 
 
-def normalize_layers(values: Values) -> dict[HeadId, float]:
-    """Return I_h / (sqrt(sum over the layer's heads of I^2) + 1e-20), as Michel et al. do (Molchanov et al. 2017)."""
-    squares: dict[tuple[str, int], float] = {}
-    for head, value in values.items():
-        squares[head.stack, head.layer] = squares.get((head.stack, head.layer), 0.0) + value**2
-    return {head: value / (math.sqrt(squares[head.stack, head.layer]) + 1e-20) for head, value in values.items()}
-
-
-def hies(importance: Values, entropy: Values, alpha: float = 0.5) -> dict[HeadId, float]:
-    """Return alpha * I^ + (1 - alpha) * (1 - E^) (arXiv 2510.13832), of which the authors choose alpha per task.
-
-    I^ and E^ are importance and entropy, each min-max normalised over all heads.
-    """
-
-    def min_max(values: Values) -> Values:
-        low, high = min(values.values()), max(values.values())
-        return {head: (value - low) / (high - low) if high > low else 0.0 for head, value in values.items()}
-
-    scaled, spread = min_max(importance), min_max(entropy)
-    return {head: alpha * scaled[head] + (1.0 - alpha) * (1.0 - spread[head]) for head in importance}
+def _min_max(values: Values) -> dict[HeadId, float]:
+    low, high = min(values.values()), max(values.values())
+    return {head: (value - low) / (high - low) if high > low else 0.0 for head, value in values.items()}
 
 
 class _Sums(NamedTuple):
