@@ -245,11 +245,9 @@ class _AblationWalk:
         leaves, tree = jax.tree.flatten(last)
         finish = functools.partial(_values, self.program, tree)
         calls = calls_in(jax.make_jaxpr(finish)(self.state, leaves, batch).jaxpr)
-        by_walk = fetch(self._finish(leaves, tree, (False,) * len(leaves), batch))
-        same = (
-            np.allclose(by_pass.values[name], by_walk.values[name], rtol=1e-3, atol=1e-4) for name in by_pass.values
-        )
-        return not calls and all(same)
+        by_walk = fetch(_measure_many(self.program, tree, (False,) * len(leaves), self.state, leaves, batch)).values
+        close = functools.partial(np.allclose, rtol=1e-3, atol=1e-4)
+        return not calls and all(close(values, by_walk[name]) for name, values in by_pass.values.items())
 
     def ablations(
         self, states: list[Any], at: Gates, variants: Mapping[HeadId, _LayerGates], batch: Any
@@ -287,10 +285,7 @@ class _AblationWalk:
             fresh = iter(_steps(block.program, tree, ablated, many, differs, block.state, gates, leaves))
             leaves = [next(fresh) if different else leaf for leaf, different in zip(following, differs, strict=True)]
             many, ablated = differs, ""
-        return self._finish(leaves, jax.tree.structure(states[-1]), many, batch)
-
-    def _finish(self, leaves: list[Any], tree: Any, many: tuple[bool, ...], batch: Any) -> Measured:
-        return _measure_many(self.program, tree, many, self.state, leaves, batch)
+        return _measure_many(self.program, jax.tree.structure(states[-1]), many, self.state, leaves, batch)
 
 
 def _options(program: ModuleProgram) -> dict[str, Any]:

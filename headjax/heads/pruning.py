@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -27,7 +27,6 @@ from headjax.heads.site import (
     parameters,
     put_at,
     require_heads,
-    without,
 )
 from headjax.heads.surgery import LayerModule, map_attention, regroups
 from headjax.mesh.mesh import on_automatic_axes, take
@@ -128,8 +127,8 @@ def _drop_unused(module: AttentionModule) -> AttentionModule:
 
 def _prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Module:
     sites = find_sites(model)
-    gates = without(sites, require_heads(sites, heads))
-    plans = {site.path: _plan(model, site, np.asarray(gates[site.path]) > 0.0) for site in sites}
+    removed = set(require_heads(sites, heads))
+    plans = {site.path: _plan(model, site, [head not in removed for head in site.head_ids()]) for site in sites}
     pruned = nnx.clone(model, graph=True)
     less = [site for site in sites if plans[site.path].numbers != Numbers.of(site)]
     for site in less:
@@ -189,9 +188,9 @@ class _Plan(NamedTuple):
     numbers: Numbers
 
 
-def _plan(model: nnx.Module, site: AttentionSite, kept: np.ndarray) -> _Plan:
+def _plan(model: nnx.Module, site: AttentionSite, kept: Sequence[bool]) -> _Plan:
     """Return the heads that a site keeps; raise `HeadjaxError` where its code cannot hold them."""
-    layers, itself = kept.reshape(-1, site.heads), cuts_itself(model, site)
+    layers, itself = np.reshape(kept, (-1, site.heads)), cuts_itself(model, site)
     names = [str(head).rpartition("/")[0] for head in site.head_ids()[:: site.heads]]
     # Query heads that each KV head serves; such a module of headjax takes any numbers.
     groups = layers.reshape(len(layers), 1 if itself else site.kv_heads, -1).sum(axis=-1)
@@ -204,7 +203,7 @@ def _plan(model: nnx.Module, site: AttentionSite, kept: np.ndarray) -> _Plan:
                 f"groups; remove as many of each, or {USE_SHARE}"
             )
     if itself:
-        return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=int(kept.sum())))
+        return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=sum(kept)))
     shapes = {(int(row.sum()), int((row > 0).sum())) for row in groups}
     if len(shapes) > 1:
         numbers = ", ".join(str(int(row.sum())) for row in groups)

@@ -115,7 +115,7 @@ def score_heads(
             number, which must be the sum or mean of those of its examples alone, it is taken on batches of one example
             each. None is the model's own. What Python reads in it is read anew in every call.
         gates: Gates at which to score, by the path of the site, of its `shape`. None is all ones.
-        statistics: Names in `headjax.heads.statistics.STATISTICS`; None is all where the model shows probabilities.
+        statistics: Names in `headjax.heads.seam.STATISTICS`; None is all where the model shows probabilities.
         compute: Precision and kernels of a headjax model's own loss.
         strict: Whether attention that the loss computes and that no site holds is an error; else a warning names it.
         progress: Called after every batch with the number of batches done.

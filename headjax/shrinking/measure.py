@@ -37,8 +37,9 @@ from headjax.heads.sums import (
     BlockWalk,
     DeviceSums,
     LayerReading,
+    LayerStep,
+    States,
     feature_sums,
-    replicated_sums,
     spread,
     sum_over_batches,
     tokens_of,
@@ -49,7 +50,7 @@ from headjax.models.config import Batch, head_stack_at
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, SubLayerSeen
 from headjax.nn.module import AttentionModule
-from headjax.nn.state import Compute, Probe, State
+from headjax.nn.state import Compute, State
 from headjax.shrinking.search_space import (
     NO_LAYER_SIZE,
     SearchSpace,
@@ -187,10 +188,10 @@ def _measure_missing(
         here = [each[-1 - step.number] for each in pulled]
         evaluated = [sensitivity.at(block, *each) for each in here]
         if keeps_moments:
-            parts = ((_input_sums(block, state, config.compute), tokens_of(state)) for state, _ in here)
-            evaluated_sums = sum_over_batches(parts)
+            held_back_step = LayerStep([(block, block)], [States(state, state) for state, _ in here], config.compute)
+            of_others = held_back_step.read(probe=input_sums).probed
             for slot, sums in reading.probed.items():
-                both = jax.tree.map(lambda *parts: np.asarray(sum(parts), np.float32), sums, evaluated_sums[slot])
+                both = jax.tree.map(lambda *parts: np.asarray(sum(parts), np.float32), sums, of_others[slot])
                 kept.keep(f"{head_stack_at(block.stack, slot)}/{block.place.value}", both)
         measuring = [
             _Measuring(each, block, states, reading, [seen[each.slot] for seen in evaluated], config)
@@ -201,7 +202,7 @@ def _measure_missing(
         with one_blas_thread(), ThreadPoolExecutor(1) as pool:
             solved = [pool.submit(at.removed) for at in measuring]
             for at, removed in zip(measuring, solved, strict=True):
-                kept(at.name, functools.partial(at.measured, sensitivity, removed))
+                kept(at.sub_layer.name, functools.partial(at.measured, sensitivity, removed))
         if progress is not None:
             progress(sum(len(kept.found.get(each.name, ())) for each in sub_layers), {})
     if skips:
@@ -220,46 +221,44 @@ def kept_moments(kept: Kept, places: Collection[HeadLayer]) -> dict[HeadLayer, M
     return found
 
 
+@dataclasses.dataclass
 class _Measuring:
     """A sub-layer whose candidates are measured."""
 
-    def __init__(
-        self,
-        sub_layer: SubLayer,
-        block: LayerBlock,
-        states: Sequence[State],
-        reading: LayerReading,
-        evaluated: Sequence[Seen],
-        config: MeasureConfig,
-    ) -> None:
-        self.name, self._sub_layer, self._block, self._evaluated = sub_layer.name, sub_layer, block, evaluated
-        self._states, self._reading, slot = states, reading, sub_layer.slot
-        self._moments = moments_of(reading.probed[slot]) if slot in reading.probed else None
-        self._space, self._compute = config.space, config.compute
-        self._module = getattr(block.layer, slot)
-        weight, self._bias = output_map(self._module)
-        if weight is None and sub_layer.parts:
-            raise HeadjaxError(f"{sub_layer.name}: its formulation has no output projection to solve")
-        array = np.asarray(fetch(weight[...]) if sub_layer.parts else np.zeros((0, 1)), np.float64)
-        self._weight = array.reshape(-1, array.shape[-1])
+    sub_layer: SubLayer
+    block: LayerBlock
+    states: Sequence[State]
+    reading: LayerReading
+    evaluated: Sequence[Seen]
+    config: MeasureConfig
+
+    def __post_init__(self) -> None:
+        slot, probed = self.sub_layer.slot, self.reading.probed
+        self._moments = moments_of(probed[slot]) if slot in probed else None
+        self._module = getattr(self.block.layer, slot)
+        weight, bias = output_map(self._module)
+        if weight is None and self.sub_layer.parts:
+            raise HeadjaxError(f"{self.sub_layer.name}: its formulation has no output projection to solve")
+        array = np.asarray(fetch(weight[...]) if self.sub_layer.parts else np.zeros((0, 1)), np.float64)
+        self._weight, self._biased = array.reshape(-1, array.shape[-1]), bias is not None
 
     def measured(
         self, sensitivity: Sensitivity, removed: Future[tuple[list[int], list[Change]]]
     ) -> list[dict[str, Any]]:
         """Return all candidates as JSON data; `removed` is what that method returns."""
-        sub_layer, data = self._sub_layer, list[dict[str, Any]]()
+        sub_layer, data = self.sub_layer, list[dict[str, Any]]()
 
         def add(size: SubLayerSize, damage: float, attention: Kind | None, to: str = "") -> None:
             data.append({"level": list(size), "damage": damage, "attention": to_data(attention), "to": to})
 
-        (order, changes), removals = removed.result(), sub_layer.removals(self._space)
+        (order, changes), removals = removed.result(), sub_layer.removals(self.config.space)
         if changes:
             stacked = _stacked(changes)
-            damages = sensitivity.damages([products(stacked, seen) for seen in self._evaluated], sub_layer.name)
+            damages = sensitivity.damages([products(stacked, seen) for seen in self.evaluated], sub_layer.name)
             for size, damage in zip(removals, damages.tolist(), strict=True):
                 left = sub_layer.heads_left(order, size)
                 add(size, damage, sub_layer.attention and self._original.config_after_pruning(left))
-        for size in sub_layer.conversions(self._space) if sub_layer.parts else ():
+        for size in sub_layer.conversions(self.config.space) if sub_layer.parts else ():
             heads, module = sub_layer.heads_left(order, size), self._original
             module = module if len(heads) == module.num_heads else module.keep_heads(heads)
             target = target_of(size, module.kind, module.width)
@@ -274,19 +273,17 @@ class _Measuring:
     @property
     def _original(self) -> AttentionModule:
         """The attention with its heads' original numbers."""
-        module: AttentionModule = self._module.like(self._sub_layer.attention, self._module.params)
+        module: AttentionModule = self._module.like(self.sub_layer.attention, self._module.params)
         return module
 
     def removed(self) -> tuple[list[int], list[Change]]:
         """Return the order in which heads go, and the change of the map at every size of the removals."""
-        sub_layer, weight = self._sub_layer, self._weight
+        sub_layer, weight, biased = self.sub_layer, self._weight, self._biased
         if not sub_layer.parts:
             return [], []
-        sizes = sub_layer.removals(self._space)
-        sums = self._reading.sums[sub_layer.slot]
+        sizes, sums = sub_layer.removals(self.config.space), self.reading.sums[sub_layer.slot]
         if not np.isfinite(sums.gram).all():
             raise HeadjaxError(f"{sub_layer.name}: sums over the calibration tokens are not finite")
-        biased = self._bias is not None
         moments, _ = centred(sums.gram.sum(axis=0), biased)
         order: list[int] = []
         if sub_layer.attention is None:
@@ -314,21 +311,22 @@ class _Measuring:
 
     def _errors(self, module: AttentionModule) -> list[Any]:
         """Return what the errors of a converted layer cost on the evaluation batches, its map refitted."""
-        slot, states = self._sub_layer.slot, self._states
-        changed = own_copy(self._block.layer)
+        slot, states = self.sub_layer.slot, self.states
+        changed = own_copy(self.block.layer)
         setattr(changed, slot, module.like(module.kind.structure(), module.params))
         columns = jnp.asarray(module.ids, jnp.int32) if slot == "attention" and states[0].bias is not None else None
-        block = self._block.holding(changed, columns)
+        block = self.block.holding(changed, columns)
+        seen = functools.partial(_seen, block, slot, self.config.compute)
         parts = (
-            (_residual_sums(_seen(block, slot, self._compute, state), outputs[slot], number % 2), tokens_of(state))
-            for number, (state, outputs) in enumerate(zip(states, self._reading.outputs, strict=True))
+            (_residual_sums(seen(state), outputs[slot], number % 2), tokens_of(state))
+            for number, (state, outputs) in enumerate(zip(states, self.reading.outputs, strict=True))
         )
         sums = sum_over_batches(parts).whole()
         features, scale = np.ones(sums.gram.shape[-1] - 1, bool), np.ones(sums.square.shape[-1])
         solved = refit(sums, features, bias=output_map(module).bias is not None, scale=scale)
         change = solved.change if solved.helps else Change(*(np.zeros(part.shape) for part in solved.change))
         stacked = _stacked([change])
-        return [products(stacked, each, _seen(block, slot, self._compute, each.state)) for each in self._evaluated]
+        return [products(stacked, each, seen(each.state)) for each in self.evaluated]
 
 
 def _stacked(changes: Sequence[Change]) -> Change:
@@ -339,18 +337,6 @@ def _stacked(changes: Sequence[Change]) -> Change:
 @functools.partial(jax.jit, static_argnames=("slot", "compute"))
 def _seen(block: LayerBlock, slot: str, compute: Compute, state: State) -> SubLayerSeen:
     return block.sub_layers(state, compute)[1][slot]
-
-
-@functools.partial(jax.jit, static_argnames="compute")
-def _input_sums(block: LayerBlock, state: State, compute: Compute) -> dict[str, Any]:
-    """Return the sums over the inputs of a layer's attentions by slot; nothing else is computed."""
-    sums: dict[str, Any] = {}
-
-    def note(probe: Probe) -> None:
-        sums[probe.slot] = replicated_sums(input_sums(probe))
-
-    block.sub_layers(state, compute, probe=note)
-    return sums
 
 
 @jax.jit

@@ -120,12 +120,10 @@ def _configs(model: Model, candidates: Candidates) -> dict[str, ModelConfig]:
         for candidate in candidates[sub_layer.name]:
             if candidate.size == NO_LAYER_SIZE:
                 continue
-            of_size = layers.setdefault(
-                str(candidate.size), {name: list(stack.layers) for name, stack in model.config.stacks().items()}
-            )
+            original = {name: list(stack.layers) for name, stack in model.config.stacks().items()}
+            of_stack = layers.setdefault(str(candidate.size), original)[sub_layer.stack]
             attention = candidate.attention
             fields = {sub_layer.slot: attention} if attention else {"hidden": sub_layer.count(candidate.size)}
-            of_stack = of_size[sub_layer.stack]
             of_stack[sub_layer.layer] = dataclasses.replace(of_stack[sub_layer.layer], **fields)
     return {level: model.config.with_layers(of_size) for level, of_size in layers.items()}
 
@@ -227,13 +225,10 @@ def alone(config: ModelConfig, sub_layer: SubLayer) -> Part:
     structure are equal parts.
     """
     stack, number, slot, *_ = sub_layer
-    stack_config = config.stacks()[stack]
-    field = "hidden" if slot == FEED_FORWARD else slot
-    one = dataclasses.replace(
-        stack_config.layers[0], **{field: getattr(stack_config.layers[number], field)}
-    ).structure()
-    one = dataclasses.replace(one, window=stack_config.layers[number].window)
-    return Part(config.with_layers({stack: (one,) * len(stack_config.layers)}), slot, stack)
+    layers, field = config.stacks()[stack].layers, "hidden" if slot == FEED_FORWARD else slot
+    one = dataclasses.replace(layers[0], **{field: getattr(layers[number], field)}).structure()
+    one = dataclasses.replace(one, window=layers[number].window)
+    return Part(config.with_layers({stack: (one,) * len(layers)}), slot, stack)
 
 
 @dataclasses.dataclass(frozen=True)
