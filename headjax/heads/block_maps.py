@@ -18,7 +18,7 @@ from headjax.heads.agreement import count_examples, prices
 from headjax.heads.head_id import HeadId, HeadLayer
 from headjax.heads.program import examples_in
 from headjax.heads.refit import Change, RefitSums
-from headjax.heads.sums import BlockWalk, LayerStep, spread
+from headjax.heads.sums import LayerStep, layer_steps, spread
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import on_automatic_axes
@@ -100,15 +100,14 @@ class BlockReader:
         self._model, self.batches = spread(model, batches)
         self.compared = min(128, round(0.4 * sum(map(examples_in, self.batches))))
         self._converted, self._skipped, self._compute = converted, skipped, compute
-        self._changed: Mapping[tuple[str, int], Mapping[str, jax.Array]] = {}
+        self._changed: dict[tuple[str, int], Mapping[str, jax.Array]] = {}  # by stack and layer, then by path
 
     def maps(self, feed_forward: bool) -> Iterator[BlockMap]:
         """Yield the output maps of the copy in the order of computation, each to be changed before the next."""
         slots = {slot for _, slot in HEAD_STACKS.values()} | ({FEED_FORWARD} if feed_forward else set())
         options: dict[str, Any] = {"slots": slots, "skipped": self._skipped}
-        walk = BlockWalk(self._model, self.batches, self._compute, self._converted, **options)
-        self._changed = walk.changed
-        for step in walk:
+        for step in layer_steps(self._model, self.batches, self._compute, self._converted, **options):
+            self._changed[step.block.stack, step.tied[0]] = step.changed
             yield from (BlockMap(step, slot) for slot in step.layer.config.slots if slot in slots)
 
     def repaired(self) -> Model:
@@ -133,7 +132,7 @@ class BlockReader:
 
     def moments(self, batches: Sequence[Any], tell: Tell) -> Moments:
         layers, done = sum(len(stack.layers) for stack in self._model.config.stacks().values()), 0
-        for step in BlockWalk(self._model, batches, self._compute):
+        for step in layer_steps(self._model, batches, self._compute):
             slots = [slot for slot in step.layer.config.slots if slot != FEED_FORWARD]
             sums, done = step.read(slots).sums, done + len(step.tied)
             tell(len(batches) * done // layers)

@@ -1,7 +1,7 @@
 """Sums of products over calibration examples, block by block: in one model, or in one beside another that changes.
 
-`BlockWalk` is the only collector: reconstruction, orders by reconstruction, calibration and the prices of `shrink` read
-their sums from its steps. Sums over `FLOAT32_TOKENS` tokens, of two halves of the examples, are in float32, on the
+`layer_steps` is the only collector: reconstruction, orders by reconstruction, calibration and the prices of `shrink`
+read their sums from its steps. Sums over `FLOAT32_TOKENS` tokens, of two halves of the examples, are in float32, on the
 device; the host adds those in float64.
 """
 
@@ -277,54 +277,38 @@ class LayerStep:
         return self._after
 
 
-class BlockWalk:
-    """The way of all batches through a model, layer by layer, and through a student that the caller changes on the way.
+def layer_steps(
+    model: Model,
+    batches: Iterable[Batch],
+    compute: Compute = Compute(),
+    converted: Model | None = None,
+    *,
+    slots: Collection[str] | None = None,
+    skipped: Collection[tuple[str, int]] = (),
+) -> Iterator[LayerStep]:
+    """Yield the layers in the order of computation; the next one is computed with what the caller has replaced.
 
-    Copies of no more than one block's arrays are held, and of the streams of all batches between two blocks. `changed`
-    are arrays of the student that are not those that it came with, by stack and layer, then by path.
+    The student is the model, or `converted`, without the layers `skipped`. Copies of no more than one block's arrays
+    are held, and of the streams of all batches between two blocks. Nothing reads the output of the last layer, so it is
+    not computed.
     """
-
-    def __init__(
-        self,
-        model: Model,
-        batches: Iterable[Batch],
-        compute: Compute = Compute(),
-        converted: Model | None = None,
-        *,
-        slots: Collection[str] | None = None,
-        skipped: Collection[tuple[str, int]] = (),
-    ) -> None:
-        """Start before the first block; the student is the model, or `converted`, without the layers `skipped`."""
-        self._diverged = converted is not None
-        self.changed: dict[tuple[str, int], dict[str, jax.Array]] = {}
-        self._model, self._converted, self._compute = model, converted, compute
-        self._slots, self._skipped = slots, skipped
-        states = (embed(model, batch, compute) for batch in batches)
-        self._states = [States(state, state) for state in states]
-
-    def __iter__(self) -> Iterator[LayerStep]:
-        """Yield the layers in the order of computation; the next one is computed with what the caller has replaced.
-
-        Nothing reads the output of the last layer, so it is not computed.
-        """
-        stacks = self._model.config.stacks()
-        left = sum(len(stack.layers) for stack in stacks.values()) + len(stacks) - 1
-        blocks_of_both = [blocks_of(each) for each in (self._model, self._converted) if each is not None]
-        pairs = ((blocks[0], blocks[-1]) for blocks in zip(*blocks_of_both, strict=True))
-        for number, (teacher, student) in enumerate(pairs):
-            is_layer = isinstance(teacher, LayerBlock)
-            tied = stacks[teacher.stack].tied_layers(teacher.place.value) if is_layer else (0,)
-            skipped = is_layer and (teacher.stack, tied[0]) in self._skipped
-            blocks = [(teacher, None if skipped else student), *itertools.islice(pairs, len(tied) - 1)]
-            options: dict[str, Any] = {"number": number, "tied": tied, "slots": self._slots}
-            here = LayerStep(blocks, self._states, self._compute, diverged=self._diverged or skipped, **options)
-            if is_layer and not skipped:
-                self.changed[teacher.stack, tied[0]] = here.changed
-                yield here
-            left -= len(tied)
-            self._diverged = here.diverged
-            if left:
-                self._states = here.after()
+    states = [States(state, state) for state in (embed(model, batch, compute) for batch in batches)]
+    stacks, diverged = model.config.stacks(), converted is not None
+    left = sum(len(stack.layers) for stack in stacks.values()) + len(stacks) - 1
+    blocks_of_both = [blocks_of(each) for each in (model, converted) if each is not None]
+    pairs = ((blocks[0], blocks[-1]) for blocks in zip(*blocks_of_both, strict=True))
+    for number, (teacher, student) in enumerate(pairs):
+        is_layer = isinstance(teacher, LayerBlock)
+        tied = stacks[teacher.stack].tied_layers(teacher.place.value) if is_layer else (0,)
+        is_skipped = is_layer and (teacher.stack, tied[0]) in skipped
+        blocks = [(teacher, None if is_skipped else student), *itertools.islice(pairs, len(tied) - 1)]
+        here = LayerStep(blocks, states, compute, number, tied, slots, diverged or is_skipped)
+        if is_layer and not is_skipped:
+            yield here
+        left -= len(tied)
+        diverged = here.diverged
+        if left:
+            states = here.after()
 
 
 def tokens_of(state: State) -> int:

@@ -34,12 +34,12 @@ from headjax.heads.head_id import HeadLayer
 from headjax.heads.program import held_back
 from headjax.heads.refit import Change, centred, layer_removals, least_needed, nested_refits, refit, rows_of
 from headjax.heads.sums import (
-    BlockWalk,
     DeviceSums,
     LayerReading,
     LayerStep,
     States,
     feature_sums,
+    layer_steps,
     spread,
     sum_over_batches,
     tokens_of,
@@ -177,7 +177,7 @@ def _measure_missing(
     keeps_moments = 4 * 3 * model.config.width**2 * attentions <= MOMENTS
     compensations: dict[str, Compensation] = {}
     before: tuple[LayerBlock, list[State]] | None = None
-    for step in BlockWalk(model, fit_batches, config.compute):
+    for step in layer_steps(model, fit_batches, config.compute):
         block, states = step.block, [each.teacher for each in step.states]
         if skips and before is not None and before[0].stack == block.stack:
             compensations[f"{block.stack}/{before[0].place.value}"] = compensation_for(

@@ -231,22 +231,15 @@ def alone(config: ModelConfig, sub_layer: SubLayer) -> Part:
     return Part(config.with_layers({stack: (one,) * len(layers)}), slot, stack)
 
 
-@dataclasses.dataclass(frozen=True)
-class Stopwatch:
-    """A clock of this machine."""
-
-    model: Model
-    batch: Batch
-
-    def __call__(self, parts: Mapping[str, Part]) -> Mapping[str, Sequence[float]]:
-        """Return the seconds of every part's calls; the parts take turns."""
-        batch, calls = device_batch(self.model.config, self.batch), {}
-        for name, part in parts.items():
-            # The part's stack is drawn in its new shapes.
-            tensors = {part.stack: part.config.tensors()[part.stack]} if part.stack else {}
-            params = self.model.params | initialize(tensors, jax.random.key(0), part.config.initializer)
-            calls[name] = functools.partial(_computed, part, params, batch)
-        return seconds_in_turns(calls, repeats=REPEATS, warmup=2)
+def time_parts(model: Model, batch: Batch, parts: Mapping[str, Part]) -> Mapping[str, Sequence[float]]:
+    """Return the seconds of every part's calls on this machine; the parts take turns."""
+    arrays, calls = device_batch(model.config, batch), {}
+    for name, part in parts.items():
+        # The part's stack is drawn in its new shapes.
+        tensors = {part.stack: part.config.tensors()[part.stack]} if part.stack else {}
+        params = model.params | initialize(tensors, jax.random.key(0), part.config.initializer)
+        calls[name] = functools.partial(_computed, part, params, arrays)
+    return seconds_in_turns(calls, repeats=REPEATS, warmup=2)
 
 
 @functools.partial(jax.jit, static_argnames="part")

@@ -35,7 +35,7 @@ from headjax.models.walk import shows_sub_layers
 from headjax.nn.state import Compute
 from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Choice, Option, Prices, Shrunk, choose, frontier
 from headjax.shrinking.measure import MeasureConfig, count_candidates, kept_moments, measure, missing
-from headjax.shrinking.prices import Stopwatch, native_levels, prices_of
+from headjax.shrinking.prices import native_levels, prices_of, time_parts
 from headjax.shrinking.search_space import sub_layers_of
 from headjax.storage.files import Kept, key_of_study
 from headjax.storage.paths import path_of
@@ -286,7 +286,7 @@ def measured_prices(
     with progress("measuring forms", count_candidates(model, measuring.space), "form") as bar:
         candidates = measure(model, batches, measuring, kept=kept, progress=bar)
     damage = "loss" if measuring.labels else agreement_kind(model.config)
-    clock = Stopwatch(model, batches[len(batches) // 2]) if timed else None
+    clock = functools.partial(time_parts, model, batches[len(batches) // 2]) if timed else None
     length = measuring.length or mean_length(batches)
     prices = prices_of(model, candidates, damage, length, kept, clock, progress)
     if native:

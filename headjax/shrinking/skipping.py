@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from headjax.heads.agreement import Predictions, agreement_kind, compare, predic
 from headjax.heads.block_maps import with_change
 from headjax.heads.program import sum_over
 from headjax.heads.refit import refit
+from headjax.heads.site import at_path
 from headjax.heads.sums import LayerStep, States
 from headjax.heads.surgery import output_map
 from headjax.models.config import Batch
@@ -25,8 +26,8 @@ from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD, LayerBlock, blocks_of, embed, step
 from headjax.nn.state import Compute, State
 
-Compensation = Mapping[str, Sequence[jax.Array | None]]
-"""Weights and biases of the output maps of a layer, by slot, that make up for the layer before it."""
+Compensation = Mapping[str, jax.Array]
+"""Arrays of the output maps of a layer, by path, that make up for the layer before it."""
 
 
 def compensation_for(
@@ -37,7 +38,7 @@ def compensation_for(
     Each map makes up for what the stream lacks of the original one, as the build's do. The feed-forward is left as it
     is: solving its many units would take more than all other work on a layer, for little gain.
     """
-    slots, compensation = [slot for slot in block.layer.config.slots if slot != FEED_FORWARD], dict[str, Any]()
+    slots = [slot for slot in block.layer.config.slots if slot != FEED_FORWARD]
     here = LayerStep([(block, block)], list(map(States, states, without)), compute, slots=slots)
     for slot in slots:
         weight, bias = output_map(getattr(here.layer, slot))
@@ -48,9 +49,7 @@ def compensation_for(
         solved = refit(sums, kept, bias=bias is not None, scale=scale)
         if solved.helps:
             here.replace_layer(with_change(here.layer, slot, solved.change))
-            maps = output_map(getattr(here.layer, slot))
-            compensation[slot] = [None if variable is None else variable.get_raw_value() for variable in maps]
-    return compensation
+    return here.changed
 
 
 def skipped_damages(
@@ -86,8 +85,12 @@ def _sums_of_batch(
     for block in blocks_of(model):
         passed = {name: step(block, each, compute) for name, each in without.items() if name != last}
         if last:
-            repaired = isinstance(block, LayerBlock) and last in compensations
-            behind = _with_maps(cast(LayerBlock, block), compensations[last]) if repaired else block
+            behind = block
+            if isinstance(block, LayerBlock) and last in compensations:
+                layer = own_copy(block.layer)
+                for path, array in compensations[last].items():
+                    at_path(layer, path.replace("/", ".")).set_raw_value(array)
+                behind = block.holding(layer)
             passed[last] = step(behind, without[last], compute)
         if isinstance(block, LayerBlock):
             last = f"{block.stack}/{block.place.value}"
@@ -101,15 +104,6 @@ def _sums_of_batch(
         else:
             sums[name] = compare(agreement_kind(model.config), whole, other)
     return sums
-
-
-def _with_maps(block: LayerBlock, maps: Compensation) -> LayerBlock:
-    layer = own_copy(block.layer)
-    for slot, arrays in maps.items():
-        for variable, array in zip(output_map(getattr(layer, slot)), arrays, strict=True):
-            if variable is not None:
-                variable.set_raw_value(array)
-    return block.holding(layer)
 
 
 @functools.partial(jax.jit, static_argnames=("labels", "compute"))
