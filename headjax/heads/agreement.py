@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.progress import Update
 from headjax.core.timing import finished
 from headjax.heads.program import examples_in, sum_over
 from headjax.heads.refit import Change
@@ -33,7 +32,7 @@ from headjax.models.model import Model
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Regression, SentenceSimilarity, Span
 from headjax.models.tasks.similarity import sentences, unit
 from headjax.models.walk import LayerBlock, SubLayerSeen, blocks_of, embed, step
-from headjax.nn.state import Compute, ForwardOptions, State
+from headjax.nn.state import Compute, State
 
 AgreementKind = Literal["kl", "cosine", "squared_difference"]
 """Measures of agreement: KL(first || second) of predictions in nats, cosine of embeddings, difference of numbers."""
@@ -66,32 +65,25 @@ def agreement_kind(config: ModelConfig) -> AgreementKind:
     return "squared_difference" if isinstance(task, Regression) else "kl"
 
 
-def agreement(first: Model, second: Model, batches: Iterable[Batch], *, compute: Compute = Compute()) -> Agreement:
+def agreement(first: Model, second: Model, batches: Iterable[Batch]) -> Agreement:
     """Return how far two models of one task agree, as a mean over the predictions on these examples.
 
     Models with logits are compared by KL(first || second) of every prediction, in nats; regressions by the squared
     difference; and models that embed sentences or texts by the cosine between both models' embeddings.
     """
-    return agreements(first, [second], batches, compute=compute)[0]
+    return agreements(first, [second], batches)[0]
 
 
-def agreements(
-    first: Model,
-    others: Sequence[Model],
-    batches: Iterable[Batch],
-    *,
-    compute: Compute = Compute(),
-    progress: Update | None = None,
-) -> list[Agreement]:
+def agreements(first: Model, others: Sequence[Model], batches: Iterable[Batch]) -> list[Agreement]:
     """Return how far each of several models agrees with one, whose predictions are computed once; see `agreement`."""
     kind = agreement_kind(first.config)
 
     def compared(batch: Batch) -> list[Any]:
         arrays = device_batch(first.config, batch)
-        predictions = predict(first, arrays, compute)
-        return [compare(kind, predictions, predict(model, arrays, compute)) for model in others]
+        predictions = predict(first, arrays)
+        return [compare(kind, predictions, predict(model, arrays)) for model in others]
 
-    parts = list(finished(map(compared, batches), progress))
+    parts = list(finished(map(compared, batches), None))
     return [mean_agreement(kind, [part[number] for part in parts]) for number in range(len(others))]
 
 
@@ -117,11 +109,10 @@ def mean_agreement(kind: AgreementKind, parts: Iterable[Any]) -> Agreement:
     return Agreement(kind, float(total / max(weight, 1.0)))
 
 
-@functools.partial(jax.jit, static_argnames="compute")
-def predict(model: Model, batch: Any, compute: Compute = Compute()) -> Predictions:
+@jax.jit
+def predict(model: Model, batch: Any) -> Predictions:
     """Return a model's predictions for a batch."""
-    output = model.forward(batch, ForwardOptions(compute=compute))
-    return predictions_of(model.config, output, batch)
+    return predictions_of(model.config, model.forward(batch), batch)
 
 
 def predictions_of(config: ModelConfig, output: Output, batch: Any) -> Predictions:

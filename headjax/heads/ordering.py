@@ -13,7 +13,6 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Amount, read_amount
-from headjax.heads.ablation import Ablation
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId, HeadLayer, Values
 from headjax.heads.site import Sites, cuts_itself, find_heads, require_heads
@@ -27,15 +26,9 @@ Steps = tuple[Order, ...]
 """Removals one after another, each of heads that go together."""
 
 
-def by_score(values: Values, low_first: bool = True) -> Order:
-    """Return the one-shot order: heads by score, ties by name."""
-    sign = 1.0 if low_first else -1.0
-    return tuple(sorted(values, key=lambda head: (sign * values[head], head)))
-
-
-def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:
-    """Return the oracle order: heads whose removal alone costs least go first (Michel et al. 2019, section 4)."""
-    return by_score(ablation.effects(metric), low_first=metric == "loss")
+def by_score(values: Values) -> Order:
+    """Return the one-shot order: heads by score, the least first, ties by name."""
+    return tuple(sorted(values, key=lambda head: (values[head], head)))
 
 
 def random_order(heads: Order, seed: int) -> Order:

@@ -22,7 +22,6 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
 from headjax.heads.ordering import (
     Order,
-    by_ablation,
     by_groups,
     by_score,
     flat,
@@ -134,7 +133,8 @@ def order_heads(
         groups = key_value_groups(sites, stacks) if config.whole_groups else [(head,) for head in heads]
         of_first = {group[0]: group for group in groups}
         mode: Mode = "group" if config.whole_groups else "each"
-        order = flat(of_first[head] for head in by_ablation(ablate(model, batches, mode, heads=of_first, **options)))
+        effects = ablate(model, batches, mode, heads=of_first, **options).effects()
+        order = flat(of_first[head] for head in by_score(effects))
     elif config.by == "reconstruction":
         if not isinstance(model, nnx.Module):
             raise HeadjaxError("by: reconstruction: needs an nnx.Module, in a copy of which W_O is refitted")

@@ -196,14 +196,14 @@ class Removals(NamedTuple):
     errors: np.ndarray  # [removals + 1], mean squared error of the layer's output after 0, 1, ... removals
 
 
-def layer_removals(moments: np.ndarray, output: np.ndarray, groups: Sequence[Positions] | None = None) -> Removals:
+def layer_removals(moments: np.ndarray, output: np.ndarray, groups: Sequence[Positions]) -> Removals:
     """Return the greedy removal of all heads of a layer, each time the group of least cost per head.
 
     The cost of a group is tr(W_S^T ((H^-1)_SS)^-1 W_S) (ZipLM, arXiv 2302.04089), the mean squared error of the layer's
     output once the other heads have been refitted. W is `output`, `[heads, value_dim, width]`.
     """
-    inverse, (heads, size, width) = damped_inverse(moments), output.shape
-    left = [(head,) for head in range(heads)] if groups is None else list(groups)
+    inverse, (_, size, width) = damped_inverse(moments), output.shape
+    left = list(groups)
     order, errors, weight = list[Positions](), [0.0], output.reshape(-1, width)
 
     def cost(group: Positions) -> float:

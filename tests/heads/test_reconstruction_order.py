@@ -31,7 +31,7 @@ def refit_error(contexts, output, removed):
     return float(np.square(target - contexts[:, kept] @ solved).sum() / len(contexts))
 
 
-@pytest.mark.parametrize("groups", [None, [(0, 2), (1, 3)]])
+@pytest.mark.parametrize("groups", [[(head,) for head in range(HEADS)], [(0, 2), (1, 3)]])
 def test_errors_add_up_to_the_error_of_the_heads_removed_together(groups, monkeypatch):
     monkeypatch.setattr("headjax.heads.refit.DAMPING", 1e-12)
     contexts, moments, output = layer()
@@ -40,7 +40,7 @@ def test_errors_add_up_to_the_error_of_the_heads_removed_together(groups, monkey
         expected = refit_error(contexts, output, {head for group in found.order[:count] for head in group})
         assert found.errors[count] == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert found.errors[-1] == pytest.approx(np.square(contexts @ output.reshape(FEATURES, WIDTH)).sum() / 200)
-    first = {group: refit_error(contexts, output, set(group)) for group in groups or [(h,) for h in range(HEADS)]}
+    first = {group: refit_error(contexts, output, set(group)) for group in groups}
     assert found.order[0] == min(first, key=first.get)
 
 
