@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -170,7 +170,7 @@ def _means(sites: Sites, total: _Sums) -> dict[str, dict[HeadId, float]]:
         # A source of padding alone has no query, and its sums are 0.
         scaled = {s: array / divisors.get(name, np.maximum(total.counts[s], 1.0)) for s, array in arrays.items()}
         values[name] = to_values(sites, scaled)
-    importance, squares = values["importance"], Counter[HeadLayer]()
+    importance, squares = values["importance"], defaultdict[HeadLayer, float](float)
     for head, value in importance.items():
         squares[head.stack, head.layer] += value**2
     norms = {layer: math.sqrt(square) + 1e-20 for layer, square in squares.items()}
@@ -215,7 +215,6 @@ def batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates:
             counts[site.path] = jnp.broadcast_to((queries * used).sum(axis=-1, keepdims=True), site.shape)
             by_head = (noted * used[..., None, :, None]).sum(axis=-2)  # [layers?, statistics, heads]
             sums |= zip(statistics, jnp.moveaxis(by_head, -2, 0), strict=True)
-
         for name, array in sums.items():
             heads.setdefault(name, {})[site.path] = array
     complete = {name: arrays for name, arrays in heads.items() if len(arrays) == len(program.sites)}
