@@ -19,11 +19,10 @@ import headjax
 from headjax.heads.agreement import agreement_kind, predictions_of, rooted
 from headjax.heads.block_maps import BlockReader, OutputMap
 from headjax.heads.ordering import Order
-from headjax.heads.program import Program, examples_in, prepare
+from headjax.heads.program import Program, batches_for, examples_in, prepare
 from headjax.heads.refit import Change, refit
 from headjax.heads.site import Gates, Sites, at_path, ones, without
 from headjax.heads.site_maps import matrix_of
-from headjax.heads.sums import batches_for
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from results.query_key import added, squares

@@ -103,8 +103,7 @@ class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
 def run(options: Options, progress: Progress) -> Result:
     """Chooses layers, and heads, sizes, sharing and units of each, for a budget, and builds the model."""
     from headjax.hub.either import read_model
-    from headjax.shrinking.choice import choose, frontier
-    from headjax.shrinking.summary import ChoiceSummary
+    from headjax.shrinking.choice import ChoiceSummary, choose, frontier
 
     budgets = options.budgets()
     drop = budgets.pop("drop", None)

@@ -14,8 +14,7 @@ from headjax.models.walk import FEED_FORWARD
 from headjax.report.curves import Axis, draw, spans
 from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.style import Plot
-from headjax.shrinking.choice import Choice, Prices, choose_if_any
-from headjax.shrinking.summary import DAMAGES, FORMATS, NAMES, ChoiceSummary
+from headjax.shrinking.choice import DAMAGES, FORMATS, NAMES, Choice, ChoiceSummary, Prices, choose_if_any
 from headjax.version import __version__
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from headjax.commands.outputs import ABSENT, ChangedResult, key
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:
-    from headjax.shrinking.summary import ChoiceSummary
+    from headjax.shrinking.choice import ChoiceSummary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

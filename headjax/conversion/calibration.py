@@ -14,7 +14,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.progress import Update
 from headjax.heads.head_id import HeadLayer
-from headjax.heads.sums import BlockWalk
+from headjax.heads.sums import layer_steps
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import counted_at
 from headjax.models.model import Model
@@ -114,7 +114,7 @@ def _sums(model: Model, batches: Iterable[Batch]) -> Iterator[dict[HeadLayer, Ma
     arrays = [model.device_batch(batch) for batch in batches]
     if not arrays:
         raise DataError("batches: calibration needs at least one batch")
-    for step in BlockWalk(model, arrays):
+    for step in layer_steps(model, arrays):
         probed = step.read(probe=input_sums).probed
         yield {(head_stack_at(step.block.stack, slot), n): sums for slot, sums in probed.items() for n in step.tied}
 

@@ -15,7 +15,7 @@ from headjax.core.progress import Progress, silent
 from headjax.head_report.page import RELATIVE, TITLE, footer, score_maps, with_whole
 from headjax.head_report.study import CurvePoint, removable
 from headjax.heads.ablation import ablate
-from headjax.heads.ordering import Order, by_ablation, by_score, random_order
+from headjax.heads.ordering import Order, by_score, random_order
 from headjax.heads.program import Applied, Loss, Program, mean_loss, prepare
 from headjax.heads.pruning import PERCENTAGES, percent_steps
 from headjax.heads.scoring import Scores, score_heads
@@ -103,7 +103,7 @@ def _orders(
         heads = tuple(scores.score("importance"))
         return [random_order(heads, seed) for seed in range(seeds)]
     if name == "ablation":
-        return [by_ablation(ablate(model, batches, "each", loss=loss))]
+        return [by_score(ablate(model, batches, "each", loss=loss).effects())]
     return [by_score(scores.score(name))]
 
 

@@ -18,7 +18,7 @@ from headjax.head_report.study import WORDS, CurveConfig, CurvePoint, HeadStudy,
 from headjax.head_report.views import unit_of_changes
 from headjax.heads.head_id import Values, all_heads
 from headjax.heads.pruning import prune
-from headjax.heads.statistics import ROLES
+from headjax.heads.scoring import ROLES
 from headjax.models.model import Model
 from headjax.plots import score_map
 from headjax.report.curves import pruning_curves

@@ -27,8 +27,7 @@ from headjax.heads.orders import LEARNED, OrderConfig, order_heads
 from headjax.heads.program import gated
 from headjax.heads.pruning import percent_steps
 from headjax.heads.reconstruct import reconstruct
-from headjax.heads.scoring import score_heads
-from headjax.heads.statistics import Role, head_roles
+from headjax.heads.scoring import Role, head_roles, score_heads
 from headjax.models.config import Batch
 from headjax.models.model import Model
 

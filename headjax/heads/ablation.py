@@ -184,7 +184,6 @@ class _LayerGates(NamedTuple):
         return cls(site, tuple(layer), gates)
 
     def within(self, gates: Gates) -> Gates:
-        """Return the gates of all sites with these for the layer."""
         return gates | {self.site.path: jnp.asarray(gates[self.site.path]).at[self.layer].set(self.gates)}
 
 
@@ -196,7 +195,6 @@ class _Block(NamedTuple):
     gates: dict[str, tuple[str, tuple[int, ...]]]  # path of the model's site and layer within it, by path in the block
 
     def at(self, gates: Gates) -> Gates:
-        """Return the gates of the block's sites."""
         return {path: gates[site][layer] for path, (site, layer) in self.gates.items()}
 
 
@@ -247,16 +245,13 @@ class _AblationWalk:
         leaves, tree = jax.tree.flatten(last)
         finish = functools.partial(_values, self.program, tree)
         calls = calls_in(jax.make_jaxpr(finish)(self.state, leaves, batch).jaxpr)
-        by_walk = fetch(self._finish(leaves, tree, (False,) * len(leaves), batch))
-        same = (
-            np.allclose(by_pass.values[name], by_walk.values[name], rtol=1e-3, atol=1e-4) for name in by_pass.values
-        )
-        return not calls and all(same)
+        by_walk = fetch(_measure_many(self.program, tree, (False,) * len(leaves), self.state, leaves, batch)).values
+        close = functools.partial(np.allclose, rtol=1e-3, atol=1e-4)
+        return not calls and all(close(values, by_walk[name]) for name, values in by_pass.values.items())
 
     def ablations(
         self, states: list[Any], at: Gates, variants: Mapping[HeadId, _LayerGates], batch: Any
     ) -> Iterator[tuple[HeadId, Measured]]:
-        """Yield the values of every ablation of a batch."""
         by_place: dict[tuple[str, tuple[int, ...]], list[HeadId]] = {}
         for head, variant in variants.items():
             by_place.setdefault((variant.site.path, variant.layer), []).append(head)
@@ -290,10 +285,7 @@ class _AblationWalk:
             fresh = iter(_steps(block.program, tree, ablated, many, differs, block.state, gates, leaves))
             leaves = [next(fresh) if different else leaf for leaf, different in zip(following, differs, strict=True)]
             many, ablated = differs, ""
-        return self._finish(leaves, jax.tree.structure(states[-1]), many, batch)
-
-    def _finish(self, leaves: list[Any], tree: Any, many: tuple[bool, ...], batch: Any) -> Measured:
-        return _measure_many(self.program, tree, many, self.state, leaves, batch)
+        return _measure_many(self.program, jax.tree.structure(states[-1]), many, self.state, leaves, batch)
 
 
 def _options(program: ModuleProgram) -> dict[str, Any]:
@@ -360,7 +352,6 @@ def _measure_many(
     leaves: list[Any],
     batch: Any,
 ) -> Measured:
-    """Return the values of every ablation, from the states after the last block."""
     values = functools.partial(_values, program, tree)
     if not any(many):
         return values(state, leaves, batch)

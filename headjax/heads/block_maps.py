@@ -14,12 +14,11 @@ import numpy as np
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import own_copy
 from headjax.core.tensors import Params
-from headjax.heads.agreement import count_examples
+from headjax.heads.agreement import count_examples, prices
 from headjax.heads.head_id import HeadId, HeadLayer
 from headjax.heads.program import examples_in
 from headjax.heads.refit import Change, RefitSums
-from headjax.heads.sensitivity import prices
-from headjax.heads.sums import BlockWalk, LayerStep, spread
+from headjax.heads.sums import LayerStep, layer_steps, spread
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import on_automatic_axes
@@ -32,33 +31,21 @@ from headjax.nn.state import Compute
 Places = tuple[HeadLayer, ...]
 """Head stack and number of an attention layer, or of all that share its parameters."""
 
-
 Tell = Callable[[int], None]
 """Called with the number of batches done."""
 
 
 class OutputMap:
-    """The output map of a sub-layer in a model that is repaired.
+    """The output map of a sub-layer in a model that is repaired."""
 
-    Attributes:
-        title: `encoder/3` for the attention layer 3 of a head stack, `encoder/3/feed_forward` for a feed-forward.
-        places: Head stack and number of its layer, or of all that share it; none of a feed-forward.
-        heads: Heads whose contexts it reads, of several layers those of the first.
-        groups: KV head of each of them.
-        units: Stack and layer of the feed-forward on the walk whose units its features are, which may be removed.
-        features: Number of its features.
-        biased: Whether it has a bias.
-        diverged: Whether the model is known to compute something else up to here.
-    """
-
-    title: str
-    places: tuple[tuple[str, int], ...] = ()
-    heads: tuple[HeadId, ...] = ()
-    groups: Sequence[int] = ()
-    units: tuple[str, int] | None = None
+    title: str  # `encoder/3` for the attention layer 3 of a head stack, `encoder/3/feed_forward` for a feed-forward
+    places: Places = ()  # none of a feed-forward
+    heads: tuple[HeadId, ...] = ()  # whose contexts it reads, of several layers those of the first
+    groups: Sequence[int] = ()  # KV head of each of them
+    units: tuple[str, int] | None = None  # stack and layer of a feed-forward on the walk, whose units may be removed
     features: int
     biased: bool
-    diverged: bool = False
+    diverged: bool = False  # whether the model is known to compute something else up to here
 
     def kept(self, removed: Container[HeadId]) -> np.ndarray:
         """Return which features stay without these heads, `[features]` bool."""
@@ -91,11 +78,7 @@ Moments = Iterator[tuple[OutputMap, np.ndarray]]
 class BlockReader:
     """A model on the walk, and a copy that is repaired for the errors of earlier layers, too.
 
-    Effects are changes of the model's own output, without labels.
-
-    Attributes:
-        batches: The batches, on the model's devices.
-        compared: Greatest number of examples on which effects are measured.
+    Effects are changes of the model's own output, without labels, on at most `compared` examples.
     """
 
     by_blocks = True
@@ -117,15 +100,14 @@ class BlockReader:
         self._model, self.batches = spread(model, batches)
         self.compared = min(128, round(0.4 * sum(map(examples_in, self.batches))))
         self._converted, self._skipped, self._compute = converted, skipped, compute
-        self._changed: Mapping[tuple[str, int], Mapping[str, jax.Array]] = {}
+        self._changed: dict[tuple[str, int], Mapping[str, jax.Array]] = {}  # by stack and layer, then by path
 
     def maps(self, feed_forward: bool) -> Iterator[BlockMap]:
         """Yield the output maps of the copy in the order of computation, each to be changed before the next."""
         slots = {slot for _, slot in HEAD_STACKS.values()} | ({FEED_FORWARD} if feed_forward else set())
         options: dict[str, Any] = {"slots": slots, "skipped": self._skipped}
-        walk = BlockWalk(self._model, self.batches, self._compute, self._converted, **options)
-        self._changed = walk.changed
-        for step in walk:
+        for step in layer_steps(self._model, self.batches, self._compute, self._converted, **options):
+            self._changed[step.block.stack, step.tied[0]] = step.changed
             yield from (BlockMap(step, slot) for slot in step.layer.config.slots if slot in slots)
 
     def repaired(self) -> Model:
@@ -146,13 +128,11 @@ class BlockReader:
         return self._whole.replace(params=params)
 
     def count(self) -> int:
-        """Return the number of examples."""
         return sum(count_examples(self._model.config, fetch(batch)) for batch in self.batches)
 
     def moments(self, batches: Sequence[Any], tell: Tell) -> Moments:
-        """Yield the moments of one layer after another."""
         layers, done = sum(len(stack.layers) for stack in self._model.config.stacks().values()), 0
-        for step in BlockWalk(self._model, batches, self._compute):
+        for step in layer_steps(self._model, batches, self._compute):
             slots = [slot for slot in step.layer.config.slots if slot != FEED_FORWARD]
             sums, done = step.read(slots).sums, done + len(step.tied)
             tell(len(batches) * done // layers)
@@ -162,13 +142,11 @@ class BlockReader:
         self, changes: Mapping[Places, Change], batches: Sequence[Any], tell: Callable[[float], None]
     ) -> Iterator[np.ndarray]:
         """Yield the effect of each change of each layer's map, `[changes]`; tell the share of the work that is done."""
-        spots = {
-            places: tuple((HEAD_STACKS[stack][0], number, HEAD_STACKS[stack][1]) for stack, number in places)
-            for places in changes
+        by_spots = {
+            tuple((HEAD_STACKS[stack][0], number, HEAD_STACKS[stack][1]) for stack, number in places): change
+            for places, change in changes.items()
         }
-        by_spot = {spots[places]: change for places, change in changes.items()}
-        by_spots = prices(self._model, batches, by_spot, self._compute, tell)
-        yield from (by_spots[each] for each in spots.values())
+        yield from prices(self._model, batches, by_spots, self._compute, tell).values()
 
 
 class BlockMap(OutputMap):

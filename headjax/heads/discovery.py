@@ -15,8 +15,7 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.modules import declared
 from headjax.core.tensors import flatten
 from headjax.heads.checks import check_alone, check_arrays, check_projection, layers_in_front
-from headjax.heads.site import HEAD_IDS, ROOT, AttentionSite, Sites, View, at_path, is_within, parameters
-from headjax.heads.sizes import CONFIGS, ENDS, HEADS, KV_HEADS
+from headjax.heads.site import HEAD_IDS, ROOT, AttentionSite, Sites, at_path, is_within, parameters
 from headjax.nn.module import AttentionModule, NoHeadsAttention
 
 KERNELS = ("kernel", "w", "weight")
@@ -34,6 +33,16 @@ FLAT = {
 }  # fmt: skip
 """Names of projections whose weights are flat, `[width, heads * head_dim]`, by the kinds of heads that they hold."""
 
+HEADS = ("num_heads", "num_query_heads", "num_attention_heads", "n_heads", "n_head", "heads")
+KV_HEADS = ("num_kv_heads", "num_key_value_heads", "n_kv_heads", "kv_heads")
+"""Names by which attention layers say how many query heads and KV heads they have."""
+
+CONFIGS = ("config", "cfg")
+"""Names by which layers hold their configs."""
+
+ENDS = (("in_features", "out_features"), ("in_features_shape", "out_features_shape"))
+"""Names of the sizes of a projection, which together are the shape of its weight."""
+
 FORMS = (("q", "k", "v"), ("q", "kv"), ("qkv",))
 """Flat projections that make up an attention layer, beside `o`."""
 
@@ -41,6 +50,9 @@ REGISTER = "say where its heads lie: headjax.register_attention(cls, view)"
 
 HeadAxes = dict[str, tuple[int, str]]
 """By parameter, the axis of its heads and their kinds."""
+
+View = Callable[[Any], AttentionSite]
+"""Function of an attention layer that returns its site."""
 
 _REGISTRY: dict[type[nnx.Module], View] = {}
 
@@ -109,17 +121,15 @@ def attention_sites(model: nnx.Module, *, strict: bool = False) -> Sites:
             layer and says how to register its class.
     """
     sites = find_sites(model)
-    report_unrecognised(
-        {path: type(at_path(model, path)).__qualname__ for path in not_recognised(model, sites)}, strict
-    )
+    others = {path: type(at_path(model, path)).__qualname__ for path in not_recognised(model, sites)}
+    report_unrecognised(others, strict)
     return sites
 
 
 def sites_within(module: nnx.Module) -> Sites:
     """Return the sites of a module; there may be none."""
-    name = getattr(module, "named_sites", None)
-    sites = tuple(_recognised(module))
-    return tuple(sorted(sites, key=lambda site: site.places[0]) if name is None else name(sites))
+    sites, named = tuple(_recognised(module)), getattr(module, "named_sites", None)
+    return tuple(sorted(sites, key=lambda site: site.places[0]) if named is None else named(sites))
 
 
 def find_sites(model: nnx.Module) -> Sites:
@@ -174,8 +184,7 @@ def _recognised(model: nnx.Module) -> Iterator[AttentionSite]:
             site = _by_names(layer) if site is None else site
             if site is None:
                 continue
-            site = dataclasses.replace(site, path=path)
-            site = dataclasses.replace(site, layers=layers_in_front(layer, site))
+            site = dataclasses.replace(site, path=path, layers=layers_in_front(layer, site))
             kept = vars(layer).get(HEAD_IDS, ())
             if len(kept) == math.prod(site.shape):
                 site = dataclasses.replace(site, ids=kept)
@@ -184,8 +193,10 @@ def _recognised(model: nnx.Module) -> Iterator[AttentionSite]:
                 check_projection(layer, site)
             if flat:
                 check_alone(layer, site)
-            if view is None:
-                _check_attributes(layer, site)
+            for names, number, what in ((HEADS, site.heads, "heads"), (KV_HEADS, site.kv_heads, "KV heads")):
+                for name in names if view is None else ():
+                    if (attribute := _number(layer, name)) not in (None, number):
+                        raise HeadjaxError(f"its {name} says {attribute}, and its arrays hold {number} {what}")
         except HeadjaxError as error:
             raise HeadjaxError(
                 f"{path}: {str(error).removeprefix(f'{path}: ')}; say where its heads lie: "
@@ -226,9 +237,9 @@ def _headjax_site(layer: Any) -> AttentionSite:
     heads, size, _ = weights[kernel].shape[-3:]
     kv_heads, output = len(set(layer.groups)), kernel[: kernel.index("output") + len("output")]
     query += [(path, -2) for path in _low_rank(layer, kernel, -2)]
-    kinds: dict[str, Any] = {"output": output, "kernel": kernel, "query": tuple(query), "key": tuple(key)}
+    axes_of: dict[str, Any] = {"output": output, "kernel": kernel, "query": tuple(query), "key": tuple(key)}
     named: dict[str, Any] = {"ids": layer.ids, "kv_index": layer.groups}
-    return AttentionSite(heads=heads, kv_heads=kv_heads, head_dim=size, **named, **kinds)
+    return AttentionSite(heads=heads, kv_heads=kv_heads, head_dim=size, **named, **axes_of)
 
 
 class Projection(NamedTuple):
@@ -349,7 +360,7 @@ def _with_rest(
     layer: nnx.Module, numbers: tuple[int, int, int], output: Projection, head_axes: HeadAxes
 ) -> AttentionSite:
     """Return the site with the biases of its projections, biases of the layer itself and a cache in its attributes."""
-    site, weights = _site(numbers, output, head_axes), {path.rpartition(".")[0]: path for path in head_axes}
+    (heads, kv_heads, head_dim), weights = numbers, {path.rpartition(".")[0]: path for path in head_axes}
     others = {factor: along for path, along in head_axes.items() for factor in _low_rank(layer, path, along[0])}
     for path, variable in parameters(layer):
         holder, _, name = path.rpartition(".")
@@ -358,26 +369,16 @@ def _with_rest(
             others[path] = (-2, "k")
         elif path not in head_axes and holder.partition(".")[0] != output.name and (is_bias or holder in weights):
             axis, kinds = (-1, name[0]) if is_bias else head_axes[weights[holder]]
-            last = site.head_dim if axis == -1 else at_path(layer, weights[holder])[...].shape[-1]
-            number, shape = site.count(kinds), variable[...].shape
-            ends = ((-2, (number, last)), (-1, (number * site.head_dim,)))
+            last = head_dim if axis == -1 else at_path(layer, weights[holder])[...].shape[-1]
+            number, shape = sum(heads if kind == "q" else kv_heads for kind in kinds), variable[...].shape
+            ends = ((-2, (number, last)), (-1, (number * head_dim,)))
             place = next((axis for axis, end in ends if shape[axis:] == end), None)
             others |= {} if place is None else {path: (place, kinds)}
-    return _site(numbers, output, head_axes | others)
-
-
-def _low_rank(layer: nnx.Module, weight: str, axis: int) -> Iterator[str]:
-    """Yield the paths of the `nnx.LoRA` factors of a projection that hold its heads, which lie along `axis`."""
-    projection, factor = weight.partition(".")[0], "lora_a" if axis == -2 else "lora_b"
-    for parts, module in nnx.iter_modules(at_path(layer, projection), graph=True):
-        if isinstance(module, nnx.LoRA):
-            yield ".".join(map(str, (projection, *parts, factor)))
-
-
-def _site(numbers: tuple[int, int, int], output: Projection, head_axes: HeadAxes) -> AttentionSite:
-    sizes: dict[str, Any] = dict(zip(("heads", "kv_heads", "head_dim"), numbers, strict=True))
+    head_axes = head_axes | others
     return AttentionSite(
-        **sizes,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
         output=output.name,
         kernel=output.kernel,
         query=tuple((path, axis) for path, (axis, kinds) in head_axes.items() if kinds == "q"),
@@ -386,10 +387,9 @@ def _site(numbers: tuple[int, int, int], output: Projection, head_axes: HeadAxes
     )
 
 
-def _check_attributes(layer: nnx.Module, site: AttentionSite) -> None:
-    """Raise `HeadjaxError` where an attribute or a property says another number of heads than the arrays."""
-    for names, number, what in ((HEADS, site.heads, "heads"), (KV_HEADS, site.kv_heads, "KV heads")):
-        for name in names:
-            attribute = _number(layer, name)
-            if attribute not in (None, number):
-                raise HeadjaxError(f"its {name} says {attribute}, and its arrays hold {number} {what}")
+def _low_rank(layer: nnx.Module, weight: str, axis: int) -> Iterator[str]:
+    """Yield the paths of the `nnx.LoRA` factors of a projection that hold its heads, which lie along `axis`."""
+    projection, factor = weight.partition(".")[0], "lora_a" if axis == -2 else "lora_b"
+    for parts, module in nnx.iter_modules(at_path(layer, projection), graph=True):
+        if isinstance(module, nnx.LoRA):
+            yield ".".join(map(str, (projection, *parts, factor)))

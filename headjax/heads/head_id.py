@@ -48,8 +48,7 @@ class HeadId:
         """Return the head that `text` names.
 
         Raises:
-            HeadjaxError: The text is not `stack/layer/head` with a known head stack and plain decimal numbers, nor the
-                path of a module and a number.
+            HeadjaxError: The text is not `stack/layer/head` with a known head stack, nor a module's path and a number.
         """
         place = _PLACE_PATTERN.fullmatch(text)
         if place is not None and place[1] not in HEAD_STACKS:
@@ -133,6 +132,5 @@ def tied_heads(config: ModelConfig, head: HeadId) -> tuple[HeadId, ...]:
 
 def require_stack(config: ModelConfig, stack: str, where: str = "head stack") -> None:
     """Raise `HeadjaxError` unless the model has this head stack."""
-    stacks = config.attentions()
-    if stack not in stacks:
-        raise HeadjaxError(f"{where}: the model has no head stack {stack!r}; it has {', '.join(stacks)}")
+    if stack not in config.attentions():
+        raise HeadjaxError(f"{where}: the model has no head stack {stack!r}; it has {', '.join(config.attentions())}")

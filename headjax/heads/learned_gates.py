@@ -39,8 +39,7 @@ Logits = dict[str, jax.Array]
 class GateDistribution(Checked, abc.ABC):
     """Base of gate distributions with one learned logit per head. Subclasses are frozen dataclasses."""
 
-    initial: ClassVar[float]
-    """Logit that every head starts from."""
+    initial: ClassVar[float]  # logit that every head starts from
 
     def check(self, total: int) -> None:
         """Raise `HeadjaxError` if a model of `total` heads has too few for the distribution."""
@@ -224,19 +223,18 @@ def learn_gates(
     distribution.check(len(find_heads(learned)))
     logits = {site.path: jnp.full(site.shape, distribution.initial) for site in learned}
     optimizer, key = optax.adam(learning_rate).init(logits), jax.random.key(seed)
-    losses_so_far, arrays = Losses("learned gates", steps), checked(program, params, itertools.cycle(batches), strict)
+    losses, arrays = Losses("learned gates", steps), checked(program, params, itertools.cycle(batches), strict)
     for step, batch in zip(range(steps), arrays, strict=False):
+        state, drawn = (params, batch, logits, optimizer), jax.random.fold_in(key, step)
         fraction = jnp.float32(step / max(steps - 1, 1))
-        drawn = jax.random.fold_in(key, step)
-        arguments = params, batch, logits, optimizer, drawn, fraction, learning_rate
-        logits, optimizer, value = _step(program, distribution, *arguments)
-        losses_so_far.add(value)
+        logits, optimizer, value = _step(program, distribution, *state, drawn, fraction, learning_rate)
+        losses.add(value)
         if progress is not None:
-            progress(len(losses_so_far.fetched), losses_so_far.latest())
+            progress(len(losses.fetched), losses.latest())
     gates = distribution.final(logits)
     values, opened = (to_values(learned, arrays) for arrays in (logits, gates))
     removed = tuple(head for head in by_score(values) if opened[head] == 0.0)
-    return LearnedGates(ones(program.sites) | gates, removed, values, losses_so_far.fetch())
+    return LearnedGates(ones(program.sites) | gates, removed, values, losses.fetch())
 
 
 @compiled("distribution")

@@ -37,7 +37,6 @@ def compare_examples(program: Program, state: Any, batch: Any) -> bool:
 
 
 def _compared(name: str, program: Program, state: Any, batch: Any) -> bool:
-    """Do `compare_examples` for one loss."""
     gates = ones(program.sites)
     traced, shapes = jax.make_jaxpr(program.value, return_shape=True)(state, gates, batch)
     by_example = shapes.total.ndim == 1
@@ -47,30 +46,26 @@ def _compared(name: str, program: Program, state: Any, batch: Any) -> bool:
     if count == 1:
         return False
     with jax.default_matmul_precision("highest"):
-        numbers = (_beside_others if by_example else _alone)(program, state, gates, batch, count)
+        compare = _beside_others if by_example else _alone
+        of_batch, expected, scale, how = compare(program, state, gates, batch, count)
     share = min(0.03, 64 * float(jnp.finfo(coarsest(traced.jaxpr)).eps) * (1.0 if by_example else count**0.5))
-    differs = np.abs(numbers.expected - numbers.batch) > share * numbers.scale  # False where a number is not finite
+    differs = np.abs(expected - of_batch) > share * scale  # False where a number is not finite
     if differs.any():
         at = np.unravel_index(differs.argmax(), differs.shape)
         raise HeadjaxError(
-            f"{name}: {numbers.batch[at]:.4g} in a batch is {numbers.expected[at]:.4g} {numbers.how}, so it is no sum "
-            "over examples (in-batch negatives, batch statistics, a balance term, an array of the batch without an "
-            "axis of examples); return the loss of every example, [batch], by itself, or make the batch one example by "
-            "an axis of length 1 in front of its arrays"
+            f"{name}: {of_batch[at]:.4g} in a batch is {expected[at]:.4g} {how}, so it is no sum over examples "
+            "(in-batch negatives, batch statistics, a balance term, an array of the batch without an axis of "
+            "examples); return the loss of every example, [batch], by itself, or make the batch one example by an axis "
+            "of length 1 in front of its arrays"
         )
     return True
 
 
-class _Comparison(NamedTuple):
-    """Losses of a batch, and what they would be if its examples did not depend on each other."""
-
-    batch: np.ndarray
-    expected: np.ndarray
-    scale: Any
-    how: str
+Comparison = tuple[np.ndarray, np.ndarray, Any, str]
+"""Losses of a batch, those if its examples did not depend on each other, their scale, and how these were computed."""
 
 
-def _beside_others(program: Program, state: Any, gates: Gates, batch: Any, count: int) -> _Comparison:
+def _beside_others(program: Program, state: Any, gates: Gates, batch: Any, count: int) -> Comparison:
     """Compare the losses of examples, and their numbers of targets, in batches of one shape: rounding is the same."""
     places = np.arange(count)
     even, odd = places // 2 * 2, np.minimum(places // 2 * 2 + 1, count - 1)
@@ -83,16 +78,15 @@ def _beside_others(program: Program, state: Any, gates: Gates, batch: Any, count
 
     of_batch = losses(places)
     expected = np.select([(even == places)[None], (odd == places)[None]], [losses(even), losses(odd)])
-    return _Comparison(of_batch, expected, np.abs(of_batch).max(axis=-1, keepdims=True), "beside other examples")
+    return of_batch, expected, np.abs(of_batch).max(axis=-1, keepdims=True), "beside other examples"
 
 
-def _alone(program: Program, state: Any, gates: Gates, batch: Any, count: int) -> _Comparison:
-    """Compare the loss of a batch with the mean, or the sum, of those of batches of one example."""
+def _alone(program: Program, state: Any, gates: Gates, batch: Any, count: int) -> Comparison:
     of_batch = np.asarray(fetch(_value(program, state, gates, batch)).total)[None]
     alone = fetch(_losses(program, state, gates, batch)).total
     mean = alone.mean(dtype=np.float64)
     factor = 1 if abs(mean - of_batch[0]) <= abs(count * mean - of_batch[0]) else count
-    return _Comparison(of_batch, np.array([factor * mean]), factor * np.abs(alone).max(), "for its examples alone")
+    return of_batch, np.array([factor * mean]), factor * np.abs(alone).max(), "for its examples alone"
 
 
 @compiled()
@@ -167,7 +161,6 @@ def _scoped_total(program: ModuleProgram, state: Any, gates: Gates, batch: Any) 
 
 @functools.cache
 def _scoped_class(cls: Any) -> Any:
-
     def scoped(self: Any, *args: Any, **kwargs: Any) -> Any:
         with jax.named_scope(self.head_scope):
             return cls.__call__(self, *args, **kwargs)
@@ -187,9 +180,11 @@ class _Fact(NamedTuple):
 
     batch: bool = False
     gated: bool = False  # depends on gates, and not on the batch
-    logits: bool = False  # a product of two arrays that depend on the batch
-    weights: bool = False  # exponentials of logits
-    contexts: frozenset[tuple[int, ...]] = frozenset()  # operations, since the last product of two arrays of the batch
+    logits: bool = False  # is a product of two arrays that depend on the batch
+    weights: bool = False  # is made of exponentials of logits
+    # The products of weights and values whose contexts the array consists of. Another product of two arrays that depend
+    # on the batch, such as that of the next layer's queries and keys, begins anew.
+    contexts: frozenset[tuple[int, ...]] = frozenset()
 
 
 def _joined(facts: Iterable[_Fact]) -> _Fact:
@@ -199,6 +194,7 @@ def _joined(facts: Iterable[_Fact]) -> _Fact:
 
 
 def _without_gates(value: Any, program: Program, state: Any, batch: Any) -> list[Scopes]:
+    """Return the scopes of the operations that make contexts which never meet a gate."""
     closed = jax.make_jaxpr(functools.partial(value, program))(state, ones(program.sites), batch)
     numbers = len(jax.tree.leaves(state)), len(program.sites), len(jax.tree.leaves(batch))
     kinds = _Fact(), _Fact(gated=True), _Fact(batch=True)
@@ -229,11 +225,10 @@ class _TraceWalk:
         for eqn in jaxpr.eqns:
             scopes = (entry.name for entry in eqn.source_info.name_stack.stack if hasattr(entry, "name"))
             operands, where = [of(variable) for variable in eqn.invars], (*place, *scopes)
-            facts.update(zip(eqn.outvars, self._made(eqn, operands, (*calls, id(eqn)), where), strict=True))
+            facts.update(zip(eqn.outvars, self._outputs(eqn, operands, (*calls, id(eqn)), where), strict=True))
         return [of(variable) for variable in jaxpr.outvars]
 
-    def _made(self, eqn: Any, operands: list[_Fact], calls: tuple[int, ...], place: Scopes) -> list[_Fact]:
-        """Return the facts of an operation's outputs."""
+    def _outputs(self, eqn: Any, operands: list[_Fact], calls: tuple[int, ...], place: Scopes) -> list[_Fact]:
         name, params = eqn.primitive.name, eqn.params
         if name == "scan":
             if "num_consts" in params:
@@ -268,7 +263,6 @@ class _TraceWalk:
             carry = after
 
     def _fact(self, name: str, operands: list[_Fact], calls: tuple[int, ...], place: Scopes) -> _Fact:
-        """Return the properties of the result of an operation without a trace of its own."""
         fact = _joined(operands)
         if any(operand.gated for operand in operands):
             self.met |= fact.contexts

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
@@ -13,9 +13,10 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Amount, read_amount
-from headjax.heads.ablation import Ablation
+from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId, HeadLayer, Values
-from headjax.heads.site import Sites, find_heads
+from headjax.heads.site import Sites, cuts_itself, find_heads, require_heads
+from headjax.heads.surgery import regroups
 from headjax.models.config import ModelConfig
 
 Order = tuple[HeadId, ...]
@@ -25,15 +26,9 @@ Steps = tuple[Order, ...]
 """Removals one after another, each of heads that go together."""
 
 
-def by_score(values: Values, low_first: bool = True) -> Order:
-    """Return the one-shot order: heads by score, ties by name."""
-    sign = 1.0 if low_first else -1.0
-    return tuple(sorted(values, key=lambda head: (sign * values[head], head)))
-
-
-def by_ablation(ablation: Ablation, metric: str = "loss") -> Order:
-    """Return the oracle order: heads whose removal alone costs least go first (Michel et al. 2019, section 4)."""
-    return by_score(ablation.effects(metric), low_first=metric == "loss")
+def by_score(values: Values) -> Order:
+    """Return the one-shot order: heads by score, the least first, ties by name."""
+    return tuple(sorted(values, key=lambda head: (values[head], head)))
 
 
 def random_order(heads: Order, seed: int) -> Order:
@@ -48,18 +43,12 @@ def flat(steps: Iterable[Order]) -> Order:
 
 def ends(steps: Steps) -> tuple[int, ...]:
     """Return the numbers of heads that are gone before the first removal and after each one."""
-    return tuple(accumulate(map(len, steps), initial=0))
+    return tuple(itertools.accumulate(map(len, steps), initial=0))
 
 
 def rounded_down(number: float) -> int:
     """Return a number of heads rounded down, but for the binary fractions of a percentage such as 28.7 % of 1000."""
     return int(round(number, 9))
-
-
-def count_of_share(share: float, total: int) -> int:
-    """Return the number of heads that a share of all means."""
-    require(isinstance(share, int | float) and 0.0 <= share <= 1.0, "share", f"must be from 0 to 1, got {share!r}")
-    return rounded_down(share * total)
 
 
 def fitting(steps: Iterable[Order], count: int) -> tuple[Order, Steps]:
@@ -82,12 +71,6 @@ def fewer(went: int, count: int, left: Steps, none: str) -> str:
         cause = "layers stay equal" if len(layers) > 1 else "KV groups stay whole or equal"
         why = f"the least that could still go is {len(least)} heads, since {cause} ({next(iter(layers))})"
     return f"{went} heads go, not {count}: {why}"
-
-
-def say_fewer(went: int, count: int, left: Steps, none: str) -> None:
-    """Warn where fewer heads go than a share of all asks for."""
-    if went < count:
-        warnings.warn(f"share: {fewer(went, count, left, none)}", stacklevel=4)
 
 
 def requested_count(sites: Sites, request: str) -> int:
@@ -171,22 +154,18 @@ def uniform_steps(sites: Sites, config: ModelConfig, order: Order, *, whole_grou
     whole_groups = whole_groups or size == 1
     steps: list[list[HeadId]] = [[] for _ in range((number if whole_groups else size) - 1)]
     for together in _together(config, layers):
-        cost = Counter({head.head: 0 for group in layers[together[0]] for head in group})
-        for place in together:
-            for group in layers[place]:
-                cost.update({head.head: rank[head] for head in group})
-        for step, part in zip(steps, _parts(layers[together[0]], cost, whole_groups), strict=False):
+        cost = Counter[int]()
+        for group in itertools.chain(*(layers[place] for place in together)):
+            cost.update({head.head: rank[head] for head in group})
+        # The numbers of heads that go together, in the order of their removal.
+        numbers = [tuple(head.head for head in group) for group in layers[together[0]]]
+        if whole_groups:
+            parts = sorted(numbers, key=lambda group: (sum(cost[head] for head in group), group))
+        else:
+            parts = list(zip(*(sorted(group, key=lambda head: (cost[head], head)) for group in numbers), strict=True))
+        for step, part in zip(steps, parts, strict=False):
             step.extend(HeadId(stack, layer, head) for stack, layer in together for head in part)
     return tuple(map(tuple, steps))
-
-
-def _parts(groups: Sequence[Order], cost: Mapping[int, int], whole_groups: bool) -> list[tuple[int, ...]]:
-    """Return the numbers of a layer's heads that go together, in the order of their removal."""
-    numbers = [tuple(head.head for head in group) for group in groups]
-    if whole_groups:
-        return sorted(numbers, key=lambda group: (sum(cost[head] for head in group), group))
-    ranked = (sorted(group, key=lambda head: (cost[head], head)) for group in numbers)
-    return list(zip(*ranked, strict=True))
 
 
 def _common_shape(layers: Mapping[HeadLayer, Sequence[Order]]) -> tuple[int, int]:
@@ -202,11 +181,56 @@ def _common_shape(layers: Mapping[HeadLayer, Sequence[Order]]) -> tuple[int, int
     return len(sizes), sizes[0]
 
 
-def _together(config: ModelConfig, layers: Iterable[HeadLayer]) -> Iterator[list[HeadLayer]]:
-    """Yield the layers that lose the same heads: alone, or with those that share parameters or a position bias."""
+def _together(config: ModelConfig, layers: Iterable[HeadLayer]) -> Iterable[list[HeadLayer]]:
+    """Return the layers that lose the same heads: alone, or with those that share parameters or a position bias."""
     together: dict[tuple[Any, ...], list[HeadLayer]] = {}
     for stack, layer in layers:
         site = config.site(stack, layer)
         biased = site.slot == "attention" and config.stacks()[site.stack].position_bias is not None
         together.setdefault((stack, site.attention.ids if biased else site.tied[0]), []).append((stack, layer))
-    yield from together.values()
+    return together.values()
+
+
+def part_of(model: Any, order: Iterable[HeadId | str], share: float) -> Order:
+    """Return the heads of an order that make up a share of all, in numbers that the model can hold.
+
+    Whole KV groups go first, those with the least mean place in the order. Of a model whose code needs equal groups,
+    what is left of the share goes as one head of every group of a layer.
+    """
+    require(isinstance(share, int | float) and 0.0 <= share <= 1.0, "share", f"must be from 0 to 1, got {share!r}")
+    sites, any_numbers = find_sites(model), regroups(model)
+    rank = {head: place for place, head in enumerate(dict.fromkeys(require_heads(sites, order)))}
+    count, none = rounded_down(share * len(find_heads(sites))), "every layer keeps one of its heads"
+    if any_numbers:
+        removed, refused = fitting(group_removals(sites, rank), count)
+        none = "the order names no others"
+    else:
+        removed, refused = fitting(_equal_removals(model, sites, rank, (), True), count)
+        rest, still_refused = fitting(_equal_removals(model, sites, rank, removed, False), count - len(removed))
+        removed, refused = removed + rest, refused + still_refused
+    if len(removed) < count:
+        warnings.warn(f"share: {fewer(len(removed), count, refused, none)}", stacklevel=3)
+    return removed
+
+
+def _equal_removals(
+    model: Any, sites: Sites, rank: Mapping[HeadId, int], removed: Order, whole_groups: bool
+) -> list[Order]:
+    """Return the sets of heads that layers can lose, the lowest mean rank first.
+
+    Each is a group of every layer of a site, or a head of every group that still exists.
+    """
+    steps = list[Order]()
+    for site in sites:
+        number = site.heads if site.kv_heads == 1 or cuts_itself(model, site) else site.kv_heads
+        ids, size = site.head_ids(), site.heads // number
+        groups = [ids[start : start + size] for start in range(0, len(ids), size)]
+        if whole_groups:
+            layers = [groups[start : start + number] for start in range(0, len(groups), number)]
+            named = [[group for group in layer if rank.keys() >= set(group)] for layer in layers]
+            rows = [sorted(groups, key=lambda group: sum(map(rank.__getitem__, group))) for groups in named]
+        else:
+            present = [group for group in groups if group[0] not in removed]
+            rows = [[(head,) for head in sorted(rank.keys() & set(group), key=rank.__getitem__)] for group in present]
+        steps += map(flat, itertools.islice(zip(*rows, strict=False), (number if whole_groups else size) - 1))
+    return sorted(steps, key=lambda step: fmean(rank[head] for head in step))

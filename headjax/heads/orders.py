@@ -15,14 +15,13 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Size, unknown_name
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
-from headjax.heads.ablation import ablate
+from headjax.heads.ablation import Mode, ablate
 from headjax.heads.block_maps import BlockReader, OutputMap, Places
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
 from headjax.heads.ordering import (
     Order,
-    by_ablation,
     by_groups,
     by_score,
     flat,
@@ -30,7 +29,7 @@ from headjax.heads.ordering import (
     random_order,
     removals,
 )
-from headjax.heads.program import Applied, Loss, shown_in, sites_of
+from headjax.heads.program import Applied, Loss, held_back, shown_in, sites_of
 from headjax.heads.refit import (
     Change,
     Positions,
@@ -44,7 +43,6 @@ from headjax.heads.refit import (
 from headjax.heads.scoring import GRADIENT_SCORES, SCORES, score_heads
 from headjax.heads.site import find_heads, require_stacks
 from headjax.heads.site_maps import SiteReader, reader_for
-from headjax.heads.sums import held_back
 from headjax.nn.state import Compute
 
 OTHER_ORDERS: Mapping[str, str] = {
@@ -131,12 +129,12 @@ def order_heads(
     ranked = functools.partial(by_groups, sites) if config.whole_groups else by_score
     if config.by == "random":
         order = random_order(heads, config.seed)
-    elif config.by == "ablation" and config.whole_groups:
-        groups = {group[0]: group for group in key_value_groups(sites, stacks)}
-        firsts = by_ablation(ablate(model, batches, "group", heads=list(groups), **options))
-        order = flat(groups[head] for head in firsts)
     elif config.by == "ablation":
-        order = by_ablation(ablate(model, batches, heads=heads, **options))
+        groups = key_value_groups(sites, stacks) if config.whole_groups else [(head,) for head in heads]
+        of_first = {group[0]: group for group in groups}
+        mode: Mode = "group" if config.whole_groups else "each"
+        effects = ablate(model, batches, mode, heads=of_first, **options).effects()
+        order = flat(of_first[head] for head in by_score(effects))
     elif config.by == "reconstruction":
         if not isinstance(model, nnx.Module):
             raise HeadjaxError("by: reconstruction: needs an nnx.Module, in a copy of which W_O is refitted")
@@ -173,7 +171,6 @@ LEARNED: Mapping[str, Callable[[OrderConfig, int], GateDistribution]] = {
 }
 """Orders that choose all heads together: distributions of gates, made from the options and the number to keep."""
 
-
 POINTS = 4
 """Numbers of removed heads of a layer at which the effect is measured: a quarter, half, three quarters, all."""
 
@@ -197,7 +194,7 @@ def reconstruction_order(
     the layer in which the next removals raise the effect least per head.
 
     Where the model offers the walk and its blocks show their sub-layers, as headjax's models do, the effect is the
-    change of the model's own output, to second order (`headjax.heads.sensitivity`), and no labels are read. That costs
+    change of the model's own output, to second order (`headjax.heads.agreement`), and no labels are read. That costs
     a forward pass over all examples, and about seven over those that compare layers. With a loss, and for any other
     model, it is the measured rise of the loss. Under a mesh set with `jax.set_mesh` the examples of a walk's batches
     are spread over its batch axes.
@@ -226,10 +223,9 @@ def reconstruction_order(
     batches = list(batches)
     if not batches:
         raise DataError("batches: there is no example to order heads by")
-    reader, options = reader_for(model, loss), dict[str, Any](compute=compute)
-    if not reader.by_blocks:
-        options |= {"loss": loss, "strict": strict}
-    order: Order = reader.on_mesh(_ordered)(reader, model, batches, stacks, whole_groups, progress, options)
+    kind = reader_for(model, loss)
+    options = {"compute": compute} | ({} if kind.by_blocks else {"loss": loss, "strict": strict})
+    order: Order = kind.on_mesh(_ordered)(kind, model, batches, stacks, whole_groups, progress, options)
     return order
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError
+from headjax.core.timing import one_behind
 from headjax.heads.discovery import find_sites
 from headjax.heads.seam import attach, calls_in
 from headjax.heads.site import AttentionSite, Gates, Sites, at_path, filled
@@ -27,7 +28,6 @@ Loss = Callable[[Any, Any], Any]
 
 Or the sums over each example's targets beside the numbers of targets, as `headjax.models.config.Loss` does.
 """
-
 
 Metrics = tuple[tuple[str, Loss], ...]
 """Metrics by name, functions of a model and a batch that return one value per example."""
@@ -51,7 +51,7 @@ class Losses(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class OwnLoss:
-    """The loss that a model brings: `model.loss(batch)`, computed as `compute` says where that is given."""
+    """The loss that a model brings: `model.loss(batch)`, computed as `compute` says, if it does."""
 
     compute: Any = None
 
@@ -106,7 +106,7 @@ class Program(abc.ABC):
 
 
 class Calls(NamedTuple):
-    """Shapes of a loss, and by site the axes before the heads at each of its calls: batch and positions."""
+    """Whether a loss is by example, and by site the axes before the heads at each of its calls: batch and positions."""
 
     per_example: bool
     leads: dict[str, list[tuple[int, ...]]]
@@ -127,7 +127,6 @@ class ModuleProgram(Program):
         return Losses.of(self.loss(self.gated(state, gates, **readings), batch))
 
     def gated(self, state: Any, gates: Gates, **readings: Any) -> nnx.Module:
-        """Return a copy of the module with these gates."""
         # New variables: the copy shares none with the model, whatever its forward pass changes.
         model: nnx.Module = nnx.merge(self.graph, jax.tree.map(lambda array: array, state))
         model.eval()
@@ -139,8 +138,7 @@ class ModuleProgram(Program):
 class TreeProgram(Program):
     """The loss of a function of a tree of arrays; gates multiply W_O: xi_h context_h W_O^h = context_h (xi_h W_O^h).
 
-    The gradient of a gate is dL/dxi_h = <dL/dW_O^h, W_O^h>, so that one example's gradient takes the memory of W_O, and
-    those of a batch that many times the batch.
+    The gradient of a gate is dL/dxi_h = <dL/dW_O^h, W_O^h>: that of every example takes the memory of W_O.
     """
 
     by_position = False
@@ -176,13 +174,12 @@ def prepare(model: nnx.Module | Applied, loss: Loss | None, compute: Any = None)
     if loss is not None and compute is not None:
         raise HeadjaxError("compute: says how the model's own loss is computed; yours decides that itself")
     loss, sites = OwnLoss(compute) if loss is None else loss, sites_of(model)
-    if isinstance(model, nnx.Module):
-        graph, state = nnx.split(model, graph=True)
-        read = getattr(model, "device_batch", None)  # of headjax's models
-        options: dict[str, Any] = {"shown": shown_in(model, sites), "read": read or arrays_of}
-        fixed = read is not None and isinstance(loss, OwnLoss)
-        return ModuleProgram(sites, loss, graph, fixed=fixed, **options), state
-    return TreeProgram(sites, loss, model[0]), model[1]
+    if not isinstance(model, nnx.Module):
+        return TreeProgram(sites, loss, model[0]), model[1]
+    graph, state = nnx.split(model, graph=True)
+    read = getattr(model, "device_batch", None)  # of headjax's models
+    fixed = read is not None and isinstance(loss, OwnLoss)
+    return ModuleProgram(sites, loss, graph, fixed=fixed, shown=shown_in(model, sites), read=read or arrays_of), state
 
 
 def shown_in(model: nnx.Module | Applied, sites: Sites) -> tuple[str, ...]:
@@ -206,8 +203,7 @@ def sites_of(model: nnx.Module | Applied) -> Sites:
         shape = shapes[kernel]
         if not -len(shape) <= axis < len(shape):
             raise HeadjaxError(f"{name}: {path} has shape {list(shape)}, and no axis {axis}")
-        last = axis % len(shape) - len(shape)
-        entries = shape[last]
+        last, entries = axis % len(shape) - len(shape), shape[axis]
         (heads,) = count or (entries,)
         if heads < 1 or entries % heads:
             raise HeadjaxError(f"{name}: {path} has {entries} entries along its axis, which do not form {heads} heads")
@@ -259,6 +255,21 @@ def arrays_of(batch: Any) -> Any:
 def examples_in(batch: Any) -> int:
     """Return the number of examples of a batch."""
     return next(int(array.shape[0]) for array in jax.tree.leaves(batch) if array.ndim)
+
+
+def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
+    """Return batches with about `examples` examples, spread over all, since they are sorted by length."""
+    size = max(sum(map(examples_in, batches)) / max(len(batches), 1), 1.0)
+    count = min(max(round(examples / size), 1), len(batches))
+    return [batches[int((place + 0.5) * len(batches) / count)] for place in range(count)]
+
+
+def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
+    """Return the batches to evaluate changes on, about half of all examples at most, and those to fit them on."""
+    if len(batches) < 2:
+        return list(batches), list(batches)
+    eval_batches = batches_for(batches, min(examples, sum(map(examples_in, batches)) // 2))
+    return eval_batches, [batch for batch in batches if all(batch is not other for other in eval_batches)]
 
 
 def each_example(function: Callable[[Any], Any], batch: Any) -> Any:
@@ -334,3 +345,21 @@ def require_finite(measured: Measured, what: str, batch: int) -> Measured:
             worst = values[~np.isfinite(values)][0]
             raise HeadjaxError(f"{name}: {what} has {worst} in batch {batch}, counted from 0")
     return measured
+
+
+def sum_over(
+    parts: Iterable[Any], check: Callable[[int, Any], None] | None = None, empty: str = "there is no example"
+) -> Any:
+    """Return the float64 sum of trees of arrays on devices, each fetched while the device computes the next one."""
+    total: Any = None
+    for number, part in enumerate(one_behind(parts)):
+        fetched = fetch(part)
+        if check is not None:
+            check(number, fetched)
+        if total is None:
+            total = jax.tree.map(lambda array: np.array(array, np.float64), fetched)
+        else:
+            jax.tree.map(lambda sums, array: np.add(sums, array, out=sums), total, fetched)
+    if total is None:
+        raise DataError(f"batches: {empty}")
+    return total

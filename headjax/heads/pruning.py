@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
-from statistics import fmean
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -14,23 +13,21 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.checks import check_pruned
-from headjax.heads.discovery import find_sites
+from headjax.heads.discovery import CONFIGS, ENDS, HEADS, KV_HEADS, find_sites
 from headjax.heads.head_id import HeadId, named_heads, tied_heads
-from headjax.heads.ordering import Order, Steps, count_of_share, fitting, flat, group_removals, say_fewer
+from headjax.heads.ordering import part_of
 from headjax.heads.site import (
     HEAD_IDS,
     ROOT,
     AttentionSite,
     Sites,
     at_path,
-    find_heads,
+    cuts_itself,
     kept_along,
     parameters,
     put_at,
     require_heads,
-    without,
 )
-from headjax.heads.sizes import Numbers, resize_layer, resize_module, resize_projection
 from headjax.heads.surgery import LayerModule, map_attention, regroups
 from headjax.mesh.mesh import on_automatic_axes, take
 from headjax.models.model import Model
@@ -47,6 +44,14 @@ def percent_steps(total: int, percentages: Iterable[int] = PERCENTAGES) -> list[
     """Return floor(total * p / 100) for each p: 7, 14, 21, 28, 36, ..., 144 of 144 (Michel et al.'s code for BERT)."""
     return [total * percentage // 100 for percentage in percentages]
 
+
+USUAL = {
+    "heads": HEADS,
+    "kv_heads": KV_HEADS,
+    "heads // kv_heads": ("n_rep", "num_key_value_groups", "num_queries_per_kv", "queries_per_kv", "group_size"),
+    "heads * head_dim": ("qkv_features", "inner_dim", "all_head_size"),
+}
+"""Names of the numbers of heads in attention layers and their configs, by the words of `AttentionSite.sizes`."""
 
 USE_SHARE = "give an order of heads and a share=, which takes whole KV groups"
 
@@ -93,54 +98,6 @@ def prune(model: M, heads: Iterable[HeadId | str], *, share: float | None = None
     return pruned
 
 
-def part_of(model: Any, order: Iterable[HeadId | str], share: float) -> Order:
-    """Return the heads of an order that make up a share of all, in numbers that the model can hold.
-
-    Whole KV groups go first, those with the least mean place in the order. Of a model whose code needs equal groups,
-    what is left of the share goes as one head of every group of a layer.
-    """
-    sites, any_numbers = find_sites(model), regroups(model)
-    rank = {head: place for place, head in enumerate(dict.fromkeys(require_heads(sites, order)))}
-    count, removed, refused = count_of_share(share, len(find_heads(sites))), Order(), Steps()
-    for whole_groups in (True,) if any_numbers else (True, False):
-        equal = [] if any_numbers else _equal_removals(model, sites, rank, removed, whole_groups)
-        steps = list(group_removals(sites, rank)) if any_numbers else equal
-        fitted, others = fitting(steps, count - len(removed))
-        removed, refused = removed + fitted, refused + others
-    none = "the order names no others" if any_numbers else "every layer keeps one of its heads"
-    say_fewer(len(removed), count, refused, none)
-    return removed
-
-
-def _equal_removals(
-    model: Any, sites: Sites, rank: Mapping[HeadId, int], removed: Order, whole_groups: bool
-) -> list[Order]:
-    """Return the sets of heads that layers can lose, the lowest mean rank first; see `_site_removals`."""
-    steps = list[Order]()
-    for site in sites:
-        number = site.heads if site.kv_heads == 1 or _cuts_itself(model, site) else site.kv_heads
-        ids, size = site.head_ids(), site.heads // number
-        groups = [ids[start : start + size] for start in range(0, len(ids), size)]
-        layers = [groups[start : start + number] for start in range(0, len(groups), number)]
-        steps += _site_removals(layers, rank, removed, whole_groups)
-    return sorted(steps, key=lambda step: fmean(rank[head] for head in step))
-
-
-def _site_removals(
-    layers: list[list[Order]], rank: Mapping[HeadId, int], removed: Order, whole_groups: bool
-) -> Iterator[Order]:
-    """Yield sets of heads that a site can lose: a group of every layer, or a head of every group that still exists."""
-    if whole_groups:
-        named = [[group for group in layer if rank.keys() >= set(group)] for layer in layers]
-        rows = [sorted(groups, key=lambda group: sum(map(rank.__getitem__, group))) for groups in named]
-    else:
-        present = [group for layer in layers for group in layer if group[0] not in removed]
-        rows = [[(head,) for head in sorted(rank.keys() & set(group), key=rank.__getitem__)] for group in present]
-    number = len(layers[0] if whole_groups else layers[0][0]) - 1
-    for step in itertools.islice(zip(*rows, strict=False), number):
-        yield flat(step)
-
-
 def _prune_model(model: Model, heads: Iterable[HeadId | str]) -> Model:
     """Return a headjax model without heads; a layer that loses its last one becomes `NoHeadsAttention`."""
     removed = {tied for head in named_heads(heads) for tied in tied_heads(model.config, head)}
@@ -169,27 +126,26 @@ def _drop_unused(module: AttentionModule) -> AttentionModule:
 
 
 def _prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Module:
-    """Return a model of the same class without heads."""
     sites = find_sites(model)
-    gates = without(sites, require_heads(sites, heads))
-    plans = {site.path: _plan(model, site, np.asarray(gates[site.path]) > 0.0) for site in sites}
+    removed = set(require_heads(sites, heads))
+    plans = {site.path: _plan(model, site, [head not in removed for head in site.head_ids()]) for site in sites}
     pruned = nnx.clone(model, graph=True)
     less = [site for site in sites if plans[site.path].numbers != Numbers.of(site)]
     for site in less:
-        if not _cuts_itself(model, site):
+        if not cuts_itself(model, site):
             _require_known(at_path(pruned, site.path), site)
     for cut in _cuts(pruned, sites, plans):
         _remove(cut)
     for site in less:
         layer, plan = at_path(pruned, site.path), plans[site.path]
-        if _cuts_itself(model, site):
+        if cuts_itself(model, site):
             kept = layer.keep_heads(np.flatnonzero(plan.query[0]).tolist())
             if site.path == ROOT:
                 return kept
             put_at(pruned, site.path, kept)
         else:
             original = at_path(model, site.path)
-            resize_layer(layer, site, plan.numbers)
+            _resize_layer(layer, site, plan.numbers)
             kept_heads = zip(site.head_ids(), plan.query.ravel(), strict=True)
             setattr(layer, HEAD_IDS, tuple(head.head for head, stays in kept_heads if stays))
             _check_scales(original, layer, site)
@@ -199,9 +155,29 @@ def _prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Modul
     return pruned
 
 
-def _cuts_itself(model: nnx.Module, site: AttentionSite) -> bool:
-    """Return whether a layer has `keep_heads` (headjax's have), which works without an axis of layers."""
-    return site.layers is None and hasattr(at_path(model, site.path), "keep_heads")
+class Numbers(NamedTuple):
+    """Numbers of heads of a layer."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @classmethod
+    def of(cls, site: AttentionSite) -> Numbers:
+        return cls(site.heads, site.kv_heads, site.head_dim)
+
+    def named(self) -> dict[str, int]:
+        """Return the sizes by the words that `AttentionSite.sizes` has for them."""
+        return {
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "heads // kv_heads": self.heads // self.kv_heads,
+            "heads * head_dim": self.heads * self.head_dim,
+        }
+
+    def usual(self) -> dict[str, int]:
+        sizes = self.named()
+        return {name: sizes[size] for size, names in USUAL.items() for name in names}
 
 
 class _Plan(NamedTuple):
@@ -212,23 +188,22 @@ class _Plan(NamedTuple):
     numbers: Numbers
 
 
-def _plan(model: nnx.Module, site: AttentionSite, kept: np.ndarray) -> _Plan:
+def _plan(model: nnx.Module, site: AttentionSite, kept: Sequence[bool]) -> _Plan:
     """Return the heads that a site keeps; raise `HeadjaxError` where its code cannot hold them."""
-    layers = kept.reshape(-1, site.heads)
+    layers, itself = np.reshape(kept, (-1, site.heads)), cuts_itself(model, site)
     names = [str(head).rpartition("/")[0] for head in site.head_ids()[:: site.heads]]
-    for name, row in zip(names, layers, strict=True):
+    # Query heads that each KV head serves; such a module of headjax takes any numbers.
+    groups = layers.reshape(len(layers), 1 if itself else site.kv_heads, -1).sum(axis=-1)
+    for name, row in zip(names, groups, strict=True):
         if not row.any():
             raise HeadjaxError(f"{name}: all its heads are to be removed; the code of its class needs one")
-    if _cuts_itself(model, site):
-        return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=int(kept.sum())))
-    groups = layers.reshape(len(layers), site.kv_heads, -1).sum(axis=-1)
-    for name, row in zip(names, groups, strict=True):
         if len(set(row[row > 0].tolist())) > 1:
-            served = ", ".join(map(str, row))
             raise HeadjaxError(
-                f"{name}: its KV heads would serve {served} query heads, and its code takes equal groups; "
-                f"remove as many of each, or {USE_SHARE}"
+                f"{name}: its KV heads would serve {', '.join(map(str, row))} query heads, and its code takes equal "
+                f"groups; remove as many of each, or {USE_SHARE}"
             )
+    if itself:
+        return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=sum(kept)))
     shapes = {(int(row.sum()), int((row > 0).sum())) for row in groups}
     if len(shapes) > 1:
         numbers = ", ".join(str(int(row.sum())) for row in groups)
@@ -249,17 +224,13 @@ class _Cut(NamedTuple):
     kept: list[list[int]]  # entries along the axis, by layer
     holders: list[Any]  # modules that have the parameter
 
-    def removes(self) -> bool:
-        """Return whether entries go."""
-        return len(self.kept[0]) < self.variable[...].shape[self.axis]
-
 
 def _cuts(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> list[_Cut]:
     """Return the parameters that lose heads, each once, and refuse tied ones that would lose others elsewhere."""
     cuts: dict[int, _Cut] = {}
     for site in sites:
         layer, plan = at_path(model, site.path), plans[site.path]
-        for path, axis, kinds in () if _cuts_itself(model, site) else site.held():
+        for path, axis, kinds in () if cuts_itself(model, site) else site.held():
             variable, holder = at_path(layer, path), at_path(layer, path.rpartition(".")[0])
             rows, shape = zip(plan.query, plan.key, strict=True), variable[...].shape
             kept = [np.flatnonzero(kept_along(site, path, shape, axis, kinds, *row)).tolist() for row in rows]
@@ -270,39 +241,40 @@ def _cuts(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> list[_
                     f"same heads of both"
                 )
             cut.holders.append(holder)
+    cuts = {key: cut for key, cut in cuts.items() if len(cut.kept[0]) < cut.variable[...].shape[cut.axis]}
     for parts, module in nnx.iter_modules(model, graph=True):
         for name, entry in vars(module).items():
             shared = cuts.get(id(entry))
-            if shared is not None and shared.removes() and not any(module is holder for holder in shared.holders):
+            if shared is not None and not any(module is holder for holder in shared.holders):
                 other = ".".join(map(str, (*parts, name)))
                 raise HeadjaxError(
                     f"{shared.site.path}: shares its {shared.path} with {other}, no part of an attention layer, which "
                     f"keeps its size; give the layer a parameter of its own"
                 )
-    return [cut for cut in cuts.values() if cut.removes()]
+    return list(cuts.values())
 
 
 def _remove(cut: _Cut) -> None:
     """Remove heads from a parameter, and set the static shapes of the modules that hold it."""
-    old, site = cut.variable[...], cut.site
-    layers = [old] if site.layers is None else old
-    pairs, name = zip(layers, cut.kept, strict=True), f"{site.path}, heads"
-    kept = [take(array, np.asarray(index), cut.axis, name) for array, index in pairs]
-    new = kept[0] if site.layers is None else jnp.stack(kept)
-    cut.variable.set_value(new)
-    front = 0 if site.layers is None else 1
+    old, stacked = cut.variable[...], cut.site.layers is not None
+    pairs = zip(old if stacked else [old], cut.kept, strict=True)
+    kept = [take(array, np.asarray(index), cut.axis, f"{cut.site.path}, heads") for array, index in pairs]
+    cut.variable.set_value(jnp.stack(kept) if stacked else kept[0])
     for holder in {id(holder): holder for holder in cut.holders}.values():
-        resize_projection(holder, old.shape[front:], new.shape[front:])
+        _resize_projection(holder, old.shape[stacked:], kept[0].shape)
 
 
 def _check_scales(original: nnx.Module, pruned: nnx.Module, site: AttentionSite) -> None:
-    """Raise `HeadjaxError` where a property that is a fraction differs between a layer and the pruned one."""
-    scales = _float_properties(original)
-    for name, value in _float_properties(pruned).items():
-        if value != scales.get(name, value):
-            raise HeadjaxError(
-                f"{site.path}: its {name} changes with the number of heads, from {scales[name]} to {value}"
-            )
+    """Raise `HeadjaxError` where a property that is a fraction, such as a scale, differs in the pruned layer."""
+    for name in dir(type(original)):
+        if name.startswith("_") or not isinstance(getattr(type(original), name, None), property):
+            continue
+        try:
+            before, after = getattr(original, name), getattr(pruned, name)
+        except Exception:
+            continue
+        if isinstance(before, float) and isinstance(after, float) and before != after:
+            raise HeadjaxError(f"{site.path}: its {name} changes with the number of heads, from {before} to {after}")
 
 
 def _require_known(layer: nnx.Module, site: AttentionSite) -> None:
@@ -325,32 +297,68 @@ def _require_known(layer: nnx.Module, site: AttentionSite) -> None:
             )
 
 
-def _float_properties(layer: Any) -> dict[str, float]:
-    """Return the properties of a layer that are fractions, such as the scale of its logits."""
-    properties = {}
-    for name in dir(type(layer)):
-        if not name.startswith("_") and isinstance(getattr(type(layer), name, None), property):
-            try:
-                value = getattr(layer, name)
-            except Exception:
-                continue
-            if isinstance(value, float):
-                properties[name] = value
-    return properties
-
-
 def _resize_rest(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> None:
     """Set the numbers of heads in modules and configs outside the layers, if all layers have equal numbers."""
     within = {id(module) for site in sites for _, module in nnx.iter_modules(at_path(model, site.path), graph=True)}
-    before = {Numbers.of(site) for site in sites}
-    heads, kv_heads = ({getattr(plan.numbers, name) for plan in plans.values()} for name in ("heads", "kv_heads"))
-    if len(before) > 1:
+    old, *others = {Numbers.of(site) for site in sites}
+    if others:
         return
-    old = before.pop()
-    new = old._replace(
-        heads=heads.pop() if len(heads) == 1 else old.heads,
-        kv_heads=kv_heads.pop() if len(kv_heads) == 1 else old.kv_heads,
-    )
+    left = {name: {getattr(plan.numbers, name) for plan in plans.values()} for name in ("heads", "kv_heads")}
+    new = old._replace(**{name: numbers.pop() for name, numbers in left.items() if len(numbers) == 1})
     for _, module in nnx.iter_modules(model, graph=True):
         if id(module) not in within:
-            resize_module(module, old, new)
+            _resize_module(module, old, new)
+
+
+def _resize_layer(layer: nnx.Module, site: AttentionSite, after: Numbers) -> None:
+    """Set the static numbers of heads of a layer, of the modules within it and of their configs."""
+    for _, module in nnx.iter_modules(layer, graph=True):
+        _resize_module(module, Numbers.of(site), after)
+    sizes = after.named()
+    for path, size in site.sizes:
+        if size not in sizes:
+            raise HeadjaxError(f"{site.path}: sizes: {path}: expected one of {', '.join(sizes)}, got {size!r}")
+        holder, _, name = path.rpartition(".")
+        setattr(at_path(layer, holder), name, sizes[size])
+
+
+def _resize_module(module: nnx.Module, before: Numbers, after: Numbers) -> None:
+    """Replace numbers of heads in a module's attributes and its config, if they equal those of `before`."""
+    new = after.usual()
+    for name, old in before.usual().items():
+        if isinstance(vars(module).get(name), int) and vars(module)[name] == old:
+            setattr(module, name, new[name])
+    for name in CONFIGS:
+        config = vars(module).get(name)
+        if not dataclasses.is_dataclass(config) or isinstance(config, type):
+            continue
+        fields = {field.name for field in dataclasses.fields(config) if field.init}
+        same = {field for field, old in before.usual().items() if field in fields and getattr(config, field) == old}
+        resized = dataclasses.replace(config, **{field: new[field] for field in same})
+        if getattr(resized, "head_dim", None) != getattr(config, "head_dim", None):
+            kind = type(config).__name__
+            raise HeadjaxError(f"prune: {kind} computes head_dim from the number of heads, which changes")
+        setattr(module, name, resized)
+
+
+def _resize_projection(module: nnx.Module, old: tuple[int, ...], new: tuple[int, ...]) -> None:
+    """Set the static shapes of a module one of whose parameters has another shape now."""
+    if isinstance(module, nnx.LoRA):  # a parameter is one factor of the matrix whose shape the module has
+        module.in_features += new[0] - old[0]
+        module.out_features += new[-1] - old[-1]
+        return
+    for name, value in list(vars(module).items()):
+        if isinstance(value, tuple) and value == old:
+            setattr(module, name, new)
+    for names in ENDS:
+        ends = [vars(module).get(name) for name in names]
+        if all(isinstance(end, int | tuple) for end in ends):
+            first, second = (end if isinstance(end, tuple) else (end,) for end in ends)
+            if first + second == old:
+                for name, end, part in zip(names, ends, (new[: len(first)], new[len(first) :]), strict=True):
+                    setattr(module, name, part if isinstance(end, tuple) else part[0])
+    features = vars(module).get("features")
+    if isinstance(features, int | tuple) and features:
+        tail = features if isinstance(features, tuple) else (features,)
+        if old[-len(tail) :] == tail and len(old) > len(tail):
+            vars(module)["features"] = new[-len(tail) :] if isinstance(features, tuple) else new[-1]

@@ -25,8 +25,9 @@ from headjax.core.progress import Update
 from headjax.heads.block_maps import BlockReader, OutputMap
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
+from headjax.heads.ordering import part_of
 from headjax.heads.program import Loss
-from headjax.heads.pruning import part_of, prune
+from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, RefitSums, centred, least_needed, refit
 from headjax.heads.site import find_heads, require_heads, with_tied
 from headjax.heads.site_maps import SiteReader, reader_for
@@ -85,14 +86,6 @@ class Reconstruction(NamedTuple):
         pruned = prune(self.repaired, self.removed)
         return prune_units(pruned, self.units) if self.units else pruned
 
-    def with_history(self) -> Any:
-        """Return the repaired model, the repair in its history where it has one; warn of too few tokens."""
-        _warn_of_unknowns(self.layers)
-        if not hasattr(self.repaired, "with_entry"):
-            return self.repaired
-        names = [repair.name for repair in self.layers if repair.kept]
-        return self.repaired.with_entry("reconstruct", examples=self.examples, tokens=self.tokens, repaired=names)
-
 
 def reconstruct(
     model: nnx.Module,
@@ -117,8 +110,7 @@ def reconstruct(
 
     C are the kept heads' contexts in the pruned model, T is the output of the unpruned one, corrected for the errors of
     earlier layers where they are known (`headjax.heads.reconstruct`). The ridge is chosen on held-out halves of the
-    examples, and a repair is kept only if it lowers the error there. Under a mesh set with `jax.set_mesh` the examples
-    of a walk's batches are spread over the batch axes.
+    examples, and a repair is kept only if it lowers the error there.
 
         >>> model = headjax.demo_model()
         >>> batches = list(headjax.load_task("LICENSE", model, length=64).batches(4))
@@ -128,7 +120,7 @@ def reconstruct(
 
     Args:
         model: Model with all heads.
-        batches: Calibration examples. On the walk they need no labels.
+        batches: Calibration examples; on the walk without labels, and spread over the batch axes of a mesh that is set.
         removed, share: Heads to remove, as for `prune`.
         loss: As for `score_heads`. None takes the walk where the model offers it, else the model's own loss.
         feed_forward: Whether to refit the FFN down-projections, too.
@@ -143,27 +135,18 @@ def reconstruct(
     Raises:
         HeadjaxError: A head does not exist, all heads go, the model's code cannot hold what would be left, a layer has
             no output projection to solve, sums are not finite, or an option needs the walk.
-        DataError: There are no batches, fewer than two examples, or no tokens.
-        ConfigError: A batch does not divide over the mesh.
+        DataError: There are no batches, fewer than two examples, or no tokens. ConfigError: one misfits the mesh.
     """
-    gone = tuple(removed if share is None else part_of(model, removed, share))
-    kind, options = _reader_for(model, loss, {"units": units, "converted": converted, "skipped": skipped})
-    options |= {"compute": compute, "feed_forward": feed_forward, "units": units}
-    result: Reconstruction = kind.on_mesh(_reconstructed)(
-        kind, model, list(batches), gone, ridges=ridges, progress=progress, **options
-    )
-    return result._replace(repaired=result.with_history())
-
-
-def _reader_for(model: nnx.Module, loss: Loss | None, of_walk: dict[str, Any]) -> tuple[type[Any], dict[str, Any]]:
-    """Return how a model is read, with its options; refuse options of the walk for a model that offers none."""
-    kind = reader_for(model, loss)
-    if kind.by_blocks:
-        return kind, of_walk
-    for name, option in of_walk.items():
-        if option:
+    named = removed if share is None else part_of(model, removed, share)
+    kind, options = reader_for(model, loss), dict[str, Any](units=units, converted=converted, skipped=skipped)
+    if not kind.by_blocks:
+        for name in (name for name, option in options.items() if option):
             raise HeadjaxError(f"{name}: needs a model that offers the walk (headjax.models.walk), and no loss")
-    return kind, {"loss": loss}
+        options = {"units": 0.0, "loss": loss}
+    run, options = kind.on_mesh(_reconstructed), options | {"compute": compute}
+    result: Reconstruction = run(kind, model, list(batches), named, feed_forward, ridges, progress, **options)
+    _warn_of_unknowns(result.layers)
+    return result
 
 
 def _reconstructed(
@@ -171,16 +154,16 @@ def _reconstructed(
     model: nnx.Module,
     batches: Sequence[Any],
     removed: Iterable[HeadId | str],
-    *,
     feed_forward: bool,
-    units: float | Mapping[StackLayer, int],
     ridges: Sequence[float],
     progress: Update | None,
+    *,
+    units: float | Mapping[StackLayer, int],
     **options: Any,
 ) -> Reconstruction:
     if not batches:
         raise DataError("batches: there is no example to calibrate on")
-    sites, lost = find_sites(model), _units_lost(options.get("converted") or model, units)
+    sites, units_lost = find_sites(model), _units_lost(options.get("converted") or model, units)
     gone = tuple(sorted(with_tied(sites, require_heads(sites, removed))))
     if gone and len(gone) == len(find_heads(sites)):
         raise HeadjaxError("reconstruction: all heads are removed, nothing is left to solve")
@@ -188,8 +171,8 @@ def _reconstructed(
     if not kind.by_blocks:
         prune(model, gone)  # what its code cannot hold is refused before anything is computed
     repairs, diverged, removed_units = list[LayerRepair](), False, dict[StackLayer, tuple[int, ...]]()
-    for each in reader.maps(feed_forward or any(lost.values())):
-        kept, count = each.kept(gone), lost.get(each.units, 0) if each.units else 0
+    for each in reader.maps(feed_forward or any(units_lost.values())):
+        kept, count = each.kept(gone), units_lost.get(each.units, 0) if each.units else 0
         if not kept.all():
             each.keep(kept)
         diverged |= each.diverged or not kept.all() or count > 0
@@ -198,7 +181,9 @@ def _reconstructed(
         sums, scale = _checked_sums(each)
         weight = None
         if count and each.units:
-            kept, weight = _without_units(each, sums, count)
+            weight, moments = each.weight(), centred(sums.gram.sum(axis=0), each.biased)[0]
+            kept[least_needed(moments, weight, count)] = False
+            each.keep(kept)
             removed_units[each.units] = tuple(np.flatnonzero(~kept).tolist())
         solved = refit(sums, kept, bias=each.biased, scale=scale, ridges=ridges, weight=weight)
         if solved.helps:
@@ -208,7 +193,11 @@ def _reconstructed(
         free_memory()
         if progress is not None:
             progress(len(repairs), {"held_out": repairs[-1].held_out})
-    return Reconstruction(reader.repaired(), gone, removed_units, tuple(repairs), reader.count())
+    result = Reconstruction(reader.repaired(), gone, removed_units, tuple(repairs), reader.count())
+    if not hasattr(result.repaired, "with_entry"):
+        return result
+    entry = {"examples": result.examples, "tokens": result.tokens, "repaired": [r.name for r in repairs if r.kept]}
+    return result._replace(repaired=result.repaired.with_entry("reconstruct", **entry))
 
 
 def _checked_sums(each: OutputMap) -> tuple[RefitSums, np.ndarray]:
@@ -224,21 +213,11 @@ def _checked_sums(each: OutputMap) -> tuple[RefitSums, np.ndarray]:
     return sums, scale
 
 
-def _without_units(each: OutputMap, sums: RefitSums, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Remove units of a feed-forward; return which are left, and the map before."""
-    weight = each.weight()
-    kept = np.ones(len(weight), bool)
-    kept[least_needed(centred(sums.gram.sum(axis=0), each.biased)[0], weight, count)] = False
-    each.keep(kept)
-    return kept, weight
-
-
 def _units_lost(model: Any, units: float | Mapping[StackLayer, int]) -> dict[StackLayer, int]:
-    """Return how many units every feed-forward loses."""
     if not units:
         return {}
-    hidden_of = {(name, i): layer.hidden for name, stack in model.config.stacks().items()
-             for i, layer in enumerate(stack.layers)}  # fmt: skip
+    stacks = model.config.stacks()
+    hidden_of = {(name, i): layer.hidden for name in stacks for i, layer in enumerate(stacks[name].layers)}
     if not isinstance(units, Mapping):
         require(0.0 <= units < 1.0, "units", f"must be at least 0 and below 1, got {units}")
         return {place: units_to_remove(hidden, units) for place, hidden in hidden_of.items()}
@@ -250,12 +229,11 @@ def _units_lost(model: Any, units: float | Mapping[StackLayer, int]) -> dict[Sta
 
 
 def _warn_of_unknowns(repairs: Sequence[LayerRepair]) -> None:
-    """Warn of maps with more unknowns than calibration tokens."""
     few = [repair for repair in repairs if repair.tokens < repair.unknowns]
     if few:
         worst = max(few, key=lambda repair: repair.unknowns)
         warnings.warn(
             f"calibration: {worst.tokens:,} tokens for {worst.unknowns:,} unknowns ({worst.name}); the ridge alone "
             "decides the rest, more examples would help",
-            stacklevel=4,
+            stacklevel=3,
         )

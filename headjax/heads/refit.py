@@ -20,54 +20,34 @@ LARGE = 1024
 
 
 class RefitSums(NamedTuple):
-    """Sums over the tokens of two halves of the examples.
+    """Sums over the tokens of two halves of the examples: x are n features and a 1, r is what a map leaves to do."""
 
-    Attributes:
-        gram: `[2, n + 1, n + 1]`, sum of x x^T, with x the n features and a 1 for the bias.
-        cross: `[2, n + 1, width]`, sum of x r^T, with r the part of the target that the present map leaves.
-        square: `[2, width]`, sum of r^2.
-    """
-
-    gram: Any
-    cross: Any
-    square: Any
+    gram: Any  # [2, n + 1, n + 1], sum of x x^T
+    cross: Any  # [2, n + 1, width], sum of x r^T
+    square: Any  # [2, width], sum of r^2
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of both halves."""
         return round(float(self.gram[:, -1, -1].sum()))
 
 
 class Change(NamedTuple):
-    """Change of a linear map.
+    """Change of a linear map."""
 
-    Attributes:
-        weight: `[n, width]`, 0 in rows of removed features.
-        bias: `[width]`.
-    """
-
-    weight: np.ndarray
-    bias: np.ndarray
+    weight: np.ndarray  # [n, width], 0 in rows of removed features
+    bias: np.ndarray  # [width]
 
 
 class Refit(NamedTuple):
-    """Result of `refit`.
+    """Result of `refit`."""
 
-    Attributes:
-        change: change of the map, solved on both halves.
-        ridge: chosen ridge.
-        held_out: squared error after the change over that before, on examples that it was not solved on.
-        unknowns: number of unknowns of each output.
-    """
-
-    change: Change
+    change: Change  # solved on both halves
     ridge: float
-    held_out: float
-    unknowns: int
+    held_out: float  # squared error after the change over that before, on examples that it was not solved on
+    unknowns: int  # of each output
 
     @property
     def helps(self) -> bool:
-        """Whether the change lowers the error on held-out examples."""
         return self.held_out < 1.0
 
 
@@ -104,17 +84,18 @@ def refit(
 
     def held_out(ridge: float) -> float:
         one, other = (half.factored(ridge) for half in halves)
-        rise = one.rise(other.solved()) + other.rise(one.solved())
+        changes = [half.solved(factor) for half, factor in zip(halves, (one, other), strict=True)]
+        rise = halves[0].rise(one, changes[1]) + halves[1].rise(other, changes[0])
         return max(1.0 + float(rise @ squares) / before, 0.0)
 
     with one_blas_thread():
         ridge, error = _least(held_out, ridges)
         # The sums are over twice as many tokens as those the ridge was chosen for.
         both = _Equations.of(sums.gram.sum(axis=0), sums.cross.sum(axis=0), bias, np.float64)
-        found = both.factored(ridge / 2.0).solved()
+        solved = both.solved(both.factored(ridge / 2.0))
     change = np.zeros((len(kept), len(scale)))
-    change[kept] = found[:-1]
-    return Refit(Change(change, found[-1]), ridge, error, int(kept.sum()) + bias)
+    change[kept] = solved[:-1]
+    return Refit(Change(change, solved[-1]), ridge, error, int(kept.sum()) + bias)
 
 
 def _reduced(sums: RefitSums, kept: np.ndarray, weight: np.ndarray | None) -> RefitSums:
@@ -215,26 +196,27 @@ class Removals(NamedTuple):
     errors: np.ndarray  # [removals + 1], mean squared error of the layer's output after 0, 1, ... removals
 
 
-def layer_removals(moments: np.ndarray, output: np.ndarray, groups: Sequence[Positions] | None = None) -> Removals:
+def layer_removals(moments: np.ndarray, output: np.ndarray, groups: Sequence[Positions]) -> Removals:
     """Return the greedy removal of all heads of a layer, each time the group of least cost per head.
 
     The cost of a group is tr(W_S^T ((H^-1)_SS)^-1 W_S) (ZipLM, arXiv 2302.04089), the mean squared error of the layer's
     output once the other heads have been refitted. W is `output`, `[heads, value_dim, width]`.
     """
-    inverse, (heads, size, width) = damped_inverse(moments), output.shape
-    left = [(head,) for head in range(heads)] if groups is None else list(groups)
+    inverse, (_, size, width) = damped_inverse(moments), output.shape
+    left = list(groups)
     order, errors, weight = list[Positions](), [0.0], output.reshape(-1, width)
+
+    def cost(group: Positions) -> float:
+        rows = rows_of(group, size)
+        return float((weight[rows] * np.linalg.solve(inverse[np.ix_(rows, rows)], weight[rows])).sum())
+
     while left:
-        costs = np.array([_removal_cost(inverse, weight, rows_of(group, size)) for group in left])
+        costs = np.array(list(map(cost, left)))
         best = int(np.argmin(costs / np.array(list(map(len, left)))))
         order.append(left.pop(best))
         errors.append(errors[-1] + max(float(costs[best]), 0.0))
         inverse, weight = without_features(inverse, weight, rows_of(order[-1], size))
     return Removals(tuple(order), np.asarray(errors))
-
-
-def _removal_cost(inverse: np.ndarray, weight: np.ndarray, rows: np.ndarray) -> float:
-    return float((weight[rows] * np.linalg.solve(inverse[np.ix_(rows, rows)], weight[rows])).sum())
 
 
 def rows_of(group: Sequence[int], size: int) -> np.ndarray:
@@ -305,45 +287,34 @@ class _Equations(NamedTuple):
 
     @classmethod
     def of(cls, gram: np.ndarray, cross: np.ndarray, bias: bool, dtype: Any) -> _Equations:
-        """Return the equations of these sums."""
         tokens = max(float(gram[-1, -1]), 1.0)
         mean = gram[-1, :-1] / tokens * bias
         matrix, right = gram[:-1, :-1] - np.outer(tokens * mean, mean), cross[:-1] - np.outer(mean, cross[-1])
         matrix, right, mean, lacking = (part.astype(dtype) for part in (matrix, right, mean, cross[-1] / tokens * bias))
         return cls(matrix, right, mean, lacking, tokens)
 
-    def factored(self, ridge: float) -> _Factored:
-        """Return the equations with a penalty on the weights."""
-        penalty = max(ridge * float(np.trace(self.matrix)) / max(len(self.matrix), 1), 1e-30)
-        return _Factored(self, *_factored(self.matrix, penalty))
+    def factored(self, ridge: float) -> tuple[np.ndarray, float]:
+        """Return the lower factor of the matrix with a penalty on the weights, and the penalty."""
+        return _factored(self.matrix, max(ridge * float(np.trace(self.matrix)) / max(len(self.matrix), 1), 1e-30))
 
-
-class _Factored(NamedTuple):
-    """Normal equations with a penalty on the weights, and the lower factor of their matrix."""
-
-    equations: _Equations
-    lower: np.ndarray
-    penalty: float
-
-    def solved(self) -> np.ndarray:
+    def solved(self, factor: tuple[np.ndarray, float]) -> np.ndarray:
         """Return the change that solves the equations, `[n + 1, outputs]`, the bias in the last row."""
         from scipy import linalg
 
-        own = self.equations
-        change = linalg.cho_solve((self.lower, True), own.right, check_finite=False)
-        return np.concatenate([change, (own.bias - own.mean @ change)[None]])
+        change = linalg.cho_solve((factor[0], True), self.right, check_finite=False)
+        return np.concatenate([change, (self.bias - self.mean @ change)[None]])
 
-    def rise(self, change: np.ndarray) -> np.ndarray:
+    def rise(self, factor: tuple[np.ndarray, float], change: np.ndarray) -> np.ndarray:
         """Return by how much a change raises the squared error of these tokens, `[outputs]`.
 
         The square of x D about the mean is |L^T D|^2 less the penalty's |D|^2.
         """
         from scipy import linalg
 
-        own, weight = self.equations, change[:-1]
-        shift = own.mean @ weight + change[-1]  # of the mean output
-        (trmm,) = linalg.get_blas_funcs(("trmm",), (self.lower, weight))
-        rise = np.square(trmm(1.0, self.lower, weight, lower=1, trans_a=1))
-        rise -= weight * (self.penalty * weight + 2.0 * own.right)
+        (lower, penalty), weight = factor, change[:-1]
+        shift = self.mean @ weight + change[-1]  # of the mean output
+        (trmm,) = linalg.get_blas_funcs(("trmm",), (lower, weight))
+        rise = np.square(trmm(1.0, lower, weight, lower=1, trans_a=1))
+        rise -= weight * (penalty * weight + 2.0 * self.right)
         about_mean: np.ndarray = rise.sum(axis=0, dtype=np.float64)
-        return about_mean + own.tokens * shift * (shift - 2.0 * own.bias)
+        return about_mean + self.tokens * shift * (shift - 2.0 * self.bias)

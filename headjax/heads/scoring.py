@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,13 +19,16 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.fields import unknown_name
 from headjax.core.numbers import brief
 from headjax.core.progress import Update
-from headjax.heads.head_id import HeadId, Values
+from headjax.heads.head_id import HeadId, HeadLayer, Values, all_heads, position
 from headjax.heads.loss_checks import checked
-from headjax.heads.program import Applied, Loss, Losses, Program, compiled, each_example, prepare
-from headjax.heads.seam import Notes
+from headjax.heads.program import Applied, Loss, Losses, Program, compiled, each_example, prepare, sum_over
+from headjax.heads.seam import STATISTICS, Notes, Pattern, offsets
 from headjax.heads.site import AttentionSite, Gates, Sites, filled, to_values
-from headjax.heads.statistics import STATISTICS, sum_over
-from headjax.nn.state import Compute
+from headjax.models.config import Batch
+from headjax.models.inputs import device_batch
+from headjax.models.model import Model
+from headjax.nn.operands import Mask
+from headjax.nn.state import Compute, ForwardOptions, Probe
 
 GRADIENT_SCORES: Mapping[str, str] = {
     "importance": "mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2",
@@ -109,7 +115,7 @@ def score_heads(
             number, which must be the sum or mean of those of its examples alone, it is taken on batches of one example
             each. None is the model's own. What Python reads in it is read anew in every call.
         gates: Gates at which to score, by the path of the site, of its `shape`. None is all ones.
-        statistics: Names in `headjax.heads.statistics.STATISTICS`; None is all where the model shows probabilities.
+        statistics: Names in `headjax.heads.seam.STATISTICS`; None is all where the model shows probabilities.
         compute: Precision and kernels of a headjax model's own loss.
         strict: Whether attention that the loss computes and that no site holds is an error; else a warning names it.
         progress: Called after every batch with the number of batches done.
@@ -145,7 +151,6 @@ def _check_finite(sites: Sites, sums: _Sums, number: int) -> None:
 
 
 def _statistics(program: Program, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of the statistics to take."""
     others = [site.path for site in program.sites if site.path not in program.shown]
     if names is None:
         return () if others else tuple(STATISTICS)
@@ -165,36 +170,20 @@ def _means(sites: Sites, total: _Sums) -> dict[str, dict[HeadId, float]]:
         # A source of padding alone has no query, and its sums are 0.
         scaled = {s: array / divisors.get(name, np.maximum(total.counts[s], 1.0)) for s, array in arrays.items()}
         values[name] = to_values(sites, scaled)
-    values["importance_layer"] = normalize_layers(values["importance"])
+    importance, squares = values["importance"], defaultdict[HeadLayer, float](float)
+    for head, value in importance.items():
+        squares[head.stack, head.layer] += value**2
+    norms = {layer: math.sqrt(square) + 1e-20 for layer, square in squares.items()}
+    values["importance_layer"] = {head: value / norms[head.stack, head.layer] for head, value in importance.items()}
     if "normalized_entropy" in values:
-        values["hies"] = hies(values["importance"], values["normalized_entropy"])
+        scaled_importance, spread = map(_min_max, (importance, values["normalized_entropy"]))
+        values["hies"] = {head: 0.5 * scaled_importance[head] + 0.5 * (1.0 - spread[head]) for head in importance}
     return {name: values[name] for name in DESCRIPTIONS if name in values}
 
 
-def normalize_layers(values: Values) -> dict[HeadId, float]:
-    """Return I_h / (sqrt(sum over the layer's heads of I^2) + 1e-20), by layer and head stack (Molchanov et al. 2017).
-
-    Michel et al. normalise importance in this way before they compare heads of different layers.
-    """
-    squares: dict[tuple[str, int], float] = {}
-    for head, value in values.items():
-        squares[head.stack, head.layer] = squares.get((head.stack, head.layer), 0.0) + value**2
-    return {head: value / (math.sqrt(squares[head.stack, head.layer]) + 1e-20) for head, value in values.items()}
-
-
-def hies(importance: Values, entropy: Values, alpha: float = 0.5) -> dict[HeadId, float]:
-    """Return the head importance-entropy score (arXiv 2510.13832): alpha * I^ + (1 - alpha) * (1 - E^).
-
-    I^ and E^ are importance and entropy, each min-max normalised over all heads. The authors choose alpha per task on
-    held-out data.
-    """
-
-    def min_max(values: Values) -> Values:
-        low, high = min(values.values()), max(values.values())
-        return {head: (value - low) / (high - low) if high > low else 0.0 for head, value in values.items()}
-
-    scaled, spread = min_max(importance), min_max(entropy)
-    return {head: alpha * scaled[head] + (1.0 - alpha) * (1.0 - spread[head]) for head in importance}
+def _min_max(values: Values) -> dict[HeadId, float]:
+    low, high = min(values.values()), max(values.values())
+    return {head: (value - low) / (high - low) if high > low else 0.0 for head, value in values.items()}
 
 
 class _Sums(NamedTuple):
@@ -210,27 +199,21 @@ class _Sums(NamedTuple):
 @compiled("statistics")
 def batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates: Gates, batch: Any) -> _Sums:
     """Return the sums of every score over one batch."""
-    derivatives = _derivatives(program, statistics, state, gates, batch)
-    losses, present = derivatives.losses, (derivatives.losses.targets > 0).astype(jnp.float32)
+    losses, (gradients, counts, notes), with_positions = _derivatives(program, statistics, state, gates, batch)
+    present = (losses.targets > 0).astype(jnp.float32)
     heads: dict[str, dict[str, Any]] = {}
-    counts = {}
     for site in program.sites:
-        by_position = derivatives.gradient[site.path]
+        by_position = gradients[site.path]
         by_example = by_position.sum(axis=-2)
-        sums = {
-            "importance": jnp.abs(by_example).sum(axis=0),
-            "fisher": jnp.square(by_example).sum(axis=0),
-        }
-        if derivatives.positions:
+        sums = {"importance": jnp.abs(by_example).sum(axis=0), "fisher": jnp.square(by_example).sum(axis=0)}
+        if with_positions:
             sums["importance_token"] = jnp.abs(by_position).sum(axis=(0, -2))
-        every = jnp.full(site.shape, present.sum() * by_position.shape[-2], jnp.float32)
-        counts[site.path] = derivatives.counts.get(site.path, every)
-        if site.path in derivatives.notes:
-            noted = derivatives.notes[site.path]
+        if site.path in notes:
+            queries, noted = notes[site.path]
             # Products and sums, as a contraction over examples along explicit axes would have to name its placement.
-            used = jnp.expand_dims(present, range(noted.queries.ndim - 1))  # [layers?, batch]
-            counts[site.path] = jnp.broadcast_to((noted.queries * used).sum(axis=-1, keepdims=True), site.shape)
-            by_head = (noted.sums * used[..., None, :, None]).sum(axis=-2)  # [layers?, statistics, heads]
+            used = jnp.expand_dims(present, range(queries.ndim - 1))  # [layers?, batch]
+            counts[site.path] = jnp.broadcast_to((queries * used).sum(axis=-1, keepdims=True), site.shape)
+            by_head = (noted * used[..., None, :, None]).sum(axis=-2)  # [layers?, statistics, heads]
             sums |= zip(statistics, jnp.moveaxis(by_head, -2, 0), strict=True)
         for name, array in sums.items():
             heads.setdefault(name, {})[site.path] = array
@@ -238,62 +221,53 @@ def batch_sums(program: Program, statistics: tuple[str, ...], state: Any, gates:
     return _Sums(losses.total.sum(), losses.targets.sum(), present.sum(), counts, complete)
 
 
-class _Derivatives(NamedTuple):
-    """Gradients of the examples' losses by their gates, and the readings at the seams, by site."""
-
-    losses: Losses
-    gradient: dict[str, jax.Array]  # [batch, layers?, positions, heads]
-    counts: dict[str, jax.Array]  # [layers?, heads], numbers of positions that can change the loss
-    notes: dict[str, Notes]
-    positions: bool  # whether every gradient is by position
-
-
-def _derivatives(program: Program, statistics: tuple[str, ...], state: Any, gates: Gates, batch: Any) -> _Derivatives:
+def _derivatives(
+    program: Program, statistics: tuple[str, ...], state: Any, gates: Gates, batch: Any
+) -> tuple[Losses, tuple[Gates, Gates, dict[str, Notes]], bool]:
     """Differentiate every example's loss in one gate for each head and position.
 
     Where a loss is by example, the gradient of its sum is every example's; else batches of one example are vmapped.
+    Return, beside the losses, the gradients `[batch, layers?, positions, heads]`, the numbers of positions that can
+    change the loss `[layers?, heads]`, and the notes, by site; and whether every gradient is by position.
     """
     per_example = program.calls(state, batch).per_example and program.by_position
     example = batch
     if not per_example:
         example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:])[: x.ndim], x.dtype), batch)
     leads = {path: _common(calls) for path, calls in program.calls(state, example).leads.items()}
-    missing = next((site for site in program.sites if site.path not in leads), None)
-    if missing is not None and program.by_position:
-        raise HeadjaxError(
-            f"{missing.path}: the loss never calls its {missing.output or 'layer'}, so its gates do nothing"
-        )
-    reads = {site.path: jnp.zeros(site.shape) for site in program.sites}
-    notes = {}
+    spread, reads, notes = dict(gates), {site.path: jnp.zeros(site.shape) for site in program.sites}, {}
     for site in program.sites:
-        if site.path in program.shown and len(leads[site.path]) == 2:
-            (size, _), front = leads[site.path], site.shape[:-1]
-            notes[site.path] = Notes(jnp.zeros((*front, size)), jnp.zeros((*front, len(statistics), size, site.heads)))
+        lead, front = leads.get(site.path), site.shape[:-1]
+        if lead is not None:  # axes for the positions before the heads
+            wide = gates[site.path].reshape(*front, *[1] * len(lead), site.heads)
+            spread[site.path] = jnp.broadcast_to(wide, (*front, *lead, site.heads))
+        elif program.by_position:
+            called = site.output or "layer"
+            raise HeadjaxError(f"{site.path}: the loss never calls its {called}, so its gates do nothing")
+        if lead is not None and len(lead) == 2 and site.path in program.shown:
+            shape = len(statistics), lead[0], site.heads
+            notes[site.path] = Notes(jnp.zeros((*front, lead[0])), jnp.zeros((*front, *shape)))
     options: dict[str, Any] = {"read": _positions, "statistics": statistics}
 
     def loss(arrays: tuple[Gates, Gates, dict[str, Notes]], batch: Any) -> tuple[jax.Array, Losses]:
         losses = program.value(state, arrays[0], batch, reads=arrays[1], notes=arrays[2], **options)
         return losses.total.sum(), losses
 
-    def differentiate(batch: Any) -> tuple[Losses, Gates, Gates, dict[str, Notes]]:
-        spread = {site.path: _spread(site, gates[site.path], leads.get(site.path)) for site in program.sites}
-        (gradient, counts, noted), losses = jax.grad(loss, has_aux=True)((spread, reads, notes), batch)
-        return losses, gradient, counts, noted
-
+    differentiate = functools.partial(jax.grad(loss, has_aux=True), (spread, reads, notes))
     if per_example:
-        losses, gradient, counts, noted = differentiate(batch)
-        examples = losses.total.shape[0]
-        by_example = {site.path: _by_example(site, gradient[site.path], examples) for site in program.sites}
+        (gradients, counts, noted), losses = differentiate(batch)
+        for site in program.sites:
+            gradients[site.path] = _examples_first(site, gradients[site.path], losses.total.shape[0])
     else:
-        losses, gradient, counts, noted = each_example(differentiate, batch)
+        (gradients, counts, noted), losses = each_example(differentiate, batch)
         losses = jax.tree.map(lambda array: array.reshape(-1), losses)
         counts = {path: array.sum(axis=0) for path, array in counts.items()}
-        by_example = {site.path: _flattened(site, gradient[site.path]) for site in program.sites}
-        noted = {
-            path: Notes(_joined(notes_of.queries, -1), _joined(notes_of.sums, -2)) for path, notes_of in noted.items()
-        }
-    positions = all(len(lead) > 1 and max(lead[1:]) > 1 for lead in leads.values()) and bool(leads)
-    return _Derivatives(losses, by_example, counts, noted, positions)
+        noted = {path: Notes(*map(_joined, each, (-1, -2))) for path, each in noted.items()}
+    for site in program.sites:
+        gradient = gradients[site.path]
+        gradients[site.path] = gradient.reshape(len(gradient), *site.shape[:-1], -1, site.heads)
+    with_positions = all(len(lead) > 1 and max(lead[1:]) > 1 for lead in leads.values()) and bool(leads)
+    return losses, (gradients, counts, noted), with_positions
 
 
 def _joined(by_example: jax.Array, axis: int) -> jax.Array:
@@ -308,29 +282,83 @@ def _positions(contexts: jax.Array, matrix: jax.Array, counts: jax.Array) -> jax
 
 def _common(calls: list[tuple[int, ...]]) -> tuple[int, ...]:
     """Return the axes that the calls of a site have in common: all if they are equal, else that of the batch."""
-    if len(set(calls)) == 1:
-        return calls[0]
-    return (calls[0][0], *[1] * (len(calls[0]) - 1))
+    return calls[0] if len(set(calls)) == 1 else (calls[0][0], *[1] * (len(calls[0]) - 1))
 
 
-def _spread(site: AttentionSite, gates: jax.Array, lead: tuple[int, ...] | None) -> jax.Array:
-    """Return a site's gates with axes for the positions before the heads."""
-    if lead is None:
-        return gates
-    front = site.shape[:-1]
-    return jnp.broadcast_to(gates.reshape(*front, *[1] * len(lead), site.heads), (*front, *lead, site.heads))
-
-
-def _by_example(site: AttentionSite, gradient: jax.Array, examples: int) -> jax.Array:
-    """Return a gradient `[layers?, batch, ..., heads]` as `[batch, layers?, positions, heads]`."""
+def _examples_first(site: AttentionSite, gradient: jax.Array, examples: int) -> jax.Array:
+    """Return a gradient `[layers?, batch, ..., heads]` with its axis of examples in front."""
     front = len(site.shape) - 1
     if gradient.shape[front] != examples:
         raise HeadjaxError(
             f"{site.path}: {site.output} is called with shape {list(gradient.shape[front:-1])} before its heads, which "
             f"does not begin with the {examples} examples; return one number from the loss, and it is taken by example"
         )
-    return _flattened(site, jnp.moveaxis(gradient, front, 0))
+    return jnp.moveaxis(gradient, front, 0)
 
 
-def _flattened(site: AttentionSite, gradient: jax.Array) -> jax.Array:
-    return gradient.reshape(gradient.shape[0], *site.shape[:-1], -1, site.heads)
+ROLES: Mapping[str, int | None] = {"previous": -1, "self": 0, "next": 1, "first": None}
+"""Position of the key that a query attends to, relative to its own; None is the first key that is no padding."""
+
+THRESHOLD = 0.9
+"""Share of a head's queries that makes its role."""
+
+
+class Role(NamedTuple):
+    """Role of a head, the one with the largest share if that reaches `THRESHOLD`.
+
+    Shares are of the queries that look there most, among those that may see that key and another; NaN where no query
+    could (`next` in a causal model).
+    """
+
+    shares: dict[str, float]
+    role: str | None
+
+
+def head_roles(model: Model, batches: Iterable[Batch]) -> dict[HeadId, Role]:
+    """Return the role of every head: positional if its largest weight is on one relative position in 90 % of cases.
+
+    This definition is that of Voita et al. (2019), section 5.1. In cross-attention positions are those of the key
+    sequence. Padding is left out.
+    """
+    config, roles = model.config, {}
+    total = sum_over(_counts(model, device_batch(config, batch)) for batch in batches)
+    for head in all_heads(config):
+        hits, possible = total[head.stack][head.layer]
+        with np.errstate(invalid="ignore"):
+            shares = dict(zip(ROLES, (hits[:, position(config, head)] / possible).tolist(), strict=True))
+        best = max(ROLES, key=lambda name: -1.0 if np.isnan(shares[name]) else shares[name])
+        roles[head] = Role(shares, best if shares[best] >= THRESHOLD else None)
+    return roles
+
+
+@jax.jit
+def _counts(model: Model, batch: Any) -> Any:
+    """Return by head stack and layer how many queries have a role, `[roles, heads]`, and how many could, `[roles]`."""
+    options = ForwardOptions(probe=role_counts, compute=Compute(attention="einsum"))
+    return model.forward(batch, options).require_probes()
+
+
+def role_counts(probe: Probe) -> tuple[jax.Array, jax.Array]:
+    """Return how often each role was met, `[roles, heads]`, and how often it could have been, `[roles]`."""
+    if probe.attended.context.shape[2] == 0:
+        return jnp.zeros((len(ROLES), 0)), jnp.zeros(len(ROLES))
+    pattern = Pattern(probe.attended.probabilities, probe.mask, probe.query_mask)
+    absolute, total = pattern.weights()
+    weights = absolute / total[..., None]
+    query, key = weights.shape[2:]
+    allowed = None if probe.mask is None else probe.mask.array(query, key)
+    seen = jnp.ones((1, query, key), bool) if allowed is None else allowed[:, 0]
+    choice = (pattern.visible_keys()[:, :, 0] > 1) & (pattern.counted_queries() > 0)
+    largest = jax.nn.one_hot(weights.argmax(axis=-1), key)
+    relative = offsets(weights)
+    mask = Mask() if probe.mask is None else dataclasses.replace(probe.mask, causal=False, window=None)
+    tokens = mask.array(query, key)
+    first = jnp.zeros((1, 1), int) if tokens is None else tokens[:, 0].argmax(axis=-1)
+    first_key = first[:, :, None] == jnp.arange(key)[None, None]  # of each query's example, behind padding
+    hits, possible = [], []
+    for offset in ROLES.values():
+        target = first_key if offset is None else (relative == offset)[None]
+        could = jnp.broadcast_to(target & seen & choice[:, :, None], (weights.shape[0], query, key))
+        hits.append(jnp.einsum("bhqk,bqk->h", largest, could.astype(jnp.float32)))
+        possible.append(could.sum())
+    return jnp.stack(hits), jnp.stack(possible)

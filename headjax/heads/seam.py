@@ -6,12 +6,11 @@ stay, and so do the transforms that the model itself uses (`nnx.scan`, `nnx.rema
 during one trace.
 
 Readings at the seam leave the model as the gradient of an argument: no value can leave the inside of a scan or of a
-recomputation in another way.
+recomputation in another way. Layers of headjax show their probabilities there, too, for statistics of attention.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -23,30 +22,20 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec
 
-from headjax.core.errors import HeadjaxError
+from headjax.core.errors import HeadjaxError, KernelError
 from headjax.core.modules import LayerGate
 from headjax.heads.site import AttentionSite, Sites, at_path, output_matrix
-from headjax.heads.statistics import STATISTICS, Pattern, counted_queries
 from headjax.mesh.mesh import placed_as, spread_by_compiler
 from headjax.models.inputs import counted_at
 from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule
-from headjax.nn.operands import Attended
+from headjax.nn.operands import Attended, Mask
 
 Read = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """Function of contexts `[..., heads, head_dim]`, W_O `[heads, head_dim, width]` and counted positions `[...]`."""
 
-
 UNIT = 2.0**-20
 """How a gate of 1 is held: too small to count in a loss that adds up its model's parameters, as for weight decay."""
-
-
-class HeadGate(LayerGate):
-    """Gates of a site's heads in `UNIT`s, `[heads]` or `[..., heads]` with one for every position of the contexts."""
-
-
-class HeadRead(LayerGate):
-    """Argument whose gradient is the reading at the seam."""
 
 
 class Notes(NamedTuple):
@@ -56,8 +45,7 @@ class Notes(NamedTuple):
     sums: Any  # [statistics, batch, heads], sums of statistics over them
 
 
-@dataclasses.dataclass(frozen=True)
-class Seam:
+class Seam(NamedTuple):
     """Static attributes of a gated projection: its site, its reading, and the statistics to note."""
 
     site: AttentionSite
@@ -74,7 +62,11 @@ def attach(
     notes: Mapping[str, Notes] | None = None,
     statistics: tuple[str, ...] = (),
 ) -> None:
-    """Gate the sites of a copy of a model, which changes."""
+    """Gate the sites of a copy of a model, which changes.
+
+    `gates` are `[heads]` by site, or `[..., heads]` with one for every position of the contexts. The gradients of
+    `reads` and `notes` are the readings at the seam.
+    """
     for site in sites:
         layer = at_path(model, site.path)
         holder: Any = layer if isinstance(layer, AttentionModule) else at_path(layer, site.output)
@@ -86,10 +78,10 @@ def attach(
             )
         cls: Any = type(holder)
         holder.__class__ = _gated_class(cls)
-        holder.head_gate = HeadGate(gates[site.path] * UNIT)
-        holder.head_read = HeadRead(reads[site.path]) if reads is not None and site.path in reads else nnx.data(None)
+        holder.head_gate = LayerGate(gates[site.path] * UNIT)
+        holder.head_read = LayerGate(reads[site.path]) if reads is not None and site.path in reads else nnx.data(None)
         noted = None if notes is None else notes.get(site.path)
-        holder.head_notes = nnx.data(None if noted is None else Notes(*map(HeadRead, noted)))
+        holder.head_notes = nnx.data(None if noted is None else Notes(*map(LayerGate, noted)))
         holder.head_seam = nnx.static(Seam(site, read, statistics))
 
 
@@ -149,7 +141,7 @@ def _note_backward(statistics: tuple[str, ...] | None, residuals: Any, cotangent
         if statistics is None:
             return counted_at(queries, array.shape[:2]).sum(axis=1)
         seen = Pattern(array, mask, queries)
-        counts = counted_queries(seen)[:, :, None] > 0
+        counts = seen.counted_queries()[:, :, None] > 0
         return jnp.stack([jnp.where(counts, STATISTICS[name](seen), 0.0).sum(axis=1) for name in statistics])
 
     noted = spread_by_compiler(reading, argument, mask, queries, array).astype(argument.dtype)
@@ -228,3 +220,65 @@ def calls_in(jaxpr: Any) -> dict[str, list[tuple[int, ...]]]:
         if eqn.primitive is _called:
             calls.setdefault(eqn.params["path"], []).append(eqn.params["lead"])
     return calls
+
+
+class Pattern(NamedTuple):
+    """The attention pattern of one layer."""
+
+    probabilities: jax.Array | None  # [batch, heads, query, key]; None where a kernel holds none
+    mask: Mask | None
+    queries: jax.Array | None  # [batch, query] bool, False at padding; None without padding
+
+    def weights(self) -> tuple[jax.Array, jax.Array]:
+        """Return absolute attention weights a `[batch, heads, query, key]` in float32 and their sums s over the keys.
+
+        The probabilities are a / s. Means and entropies divide by s after the sum over keys, which saves an array of
+        the size of a: -sum_k (a_k / s) log(a_k / s) = log s - sum_k a_k log(a_k) / s.
+        """
+        if self.probabilities is None:
+            raise KernelError("attention implementation: holds no probabilities to take statistics of; use einsum")
+        weights = jnp.abs(self.probabilities.astype(jnp.float32))
+        return weights, jnp.maximum(weights.sum(axis=-1), jnp.finfo(jnp.float32).tiny)
+
+    def counted_queries(self) -> jax.Array:
+        """Return `[batch, query]`, 1.0 at tokens and 0.0 at padding."""
+        batch, _, query, _ = self.weights()[0].shape
+        return counted_at(self.queries, (batch, query))
+
+    def visible_keys(self) -> jax.Array:
+        """Return the number of keys that each query may attend to, `[batch or 1, query, 1]`."""
+        query, key = self.weights()[0].shape[2:]
+        allowed = None if self.mask is None else self.mask.array(query, key)
+        return jnp.full((1, query, 1), key) if allowed is None else allowed.sum(axis=-1)[:, 0, :, None]
+
+
+def entropy(seen: Pattern) -> jax.Array:
+    """Return -sum_k p_k log p_k of each query's attention, in nats."""
+    weights, total = seen.weights()
+    return jnp.swapaxes(jax.scipy.special.entr(weights).sum(axis=-1) / total + jnp.log(total), 1, 2)
+
+
+def normalized_entropy(seen: Pattern) -> jax.Array:
+    """Return the entropy over the logarithm of the number of visible keys: 0 for one key, 1 for all evenly."""
+    return entropy(seen) / jnp.log(jnp.maximum(seen.visible_keys(), 2).astype(jnp.float32))
+
+
+def distance(seen: Pattern) -> jax.Array:
+    """Return sum_k p_k |q - k|, the mean distance between query q and the keys that it attends to, in positions."""
+    weights, total = seen.weights()
+    positions = jnp.abs(offsets(weights)).astype(weights.dtype)
+    return jnp.swapaxes((weights * positions[None, None]).sum(axis=-1) / total, 1, 2)
+
+
+STATISTICS: Mapping[str, Callable[[Pattern], jax.Array]] = {
+    "entropy": entropy,
+    "normalized_entropy": normalized_entropy,
+    "distance": distance,
+}
+"""Statistics by name: functions that return one number per query and head, `[batch, query, heads]`."""
+
+
+def offsets(weights: jax.Array) -> jax.Array:
+    """Return the position `[query, key]` of key relative to query, for `weights [batch, heads, query, key]`."""
+    query, key = weights.shape[2:]
+    return jnp.arange(key)[None, :] - jnp.arange(query)[:, None]

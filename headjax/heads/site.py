@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,9 +23,6 @@ ROOT = "."
 
 Axes = tuple[tuple[str, int], ...]
 """Parameters that hold heads: path within the layer, and the axis of the heads, counted from the last one."""
-
-Fused = tuple[tuple[str, tuple[int, str]], ...]
-"""Parameters that hold heads of several kinds: path, and their axis and the kinds along it, such as `qkv`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +67,7 @@ class AttentionSite:
     kernel: str
     query: Axes
     key: Axes = ()
-    fused: Fused = ()
+    fused: tuple[tuple[str, tuple[int, str]], ...] = ()
     sizes: tuple[tuple[str, str], ...] = ()
     path: str = ""
     layers: int | None = None
@@ -154,12 +151,12 @@ def filled(sites: Sites, gates: Mapping[Any, Any] | None) -> Gates:
             raise HeadjaxError(f"gates: {path} has shape {list(shape)}; expected {list(expected)}")
         filled_gates[path] = jnp.asarray(array)
     for site in sites:
-        by_head = [values.get(head) for head in site.head_ids()]
-        if any(gate is not None for gate in by_head):
+        named = [head in values for head in site.head_ids()]
+        if any(named):
             whole = filled_gates[site.path]  # with inner axes, where gates differ between examples or positions
             shape = (*site.shape[:-1], *(1,) * (whole.ndim - len(site.shape)), site.heads)
-            array = jnp.array([0.0 if gate is None else gate for gate in by_head], jnp.float32).reshape(shape)
-            filled_gates[site.path] = jnp.where(np.reshape([gate is not None for gate in by_head], shape), array, whole)
+            array = jnp.array([values.get(head, 0.0) for head in site.head_ids()], jnp.float32).reshape(shape)
+            filled_gates[site.path] = jnp.where(np.reshape(named, shape), array, whole)
     return filled_gates
 
 
@@ -230,6 +227,11 @@ def is_within(path: str, outer: str) -> bool:
     return path != outer and (outer == ROOT or path.startswith(f"{outer}."))
 
 
+def cuts_itself(model: nnx.Module, site: AttentionSite) -> bool:
+    """Return whether a layer has `keep_heads` (headjax's have), which works without an axis of layers."""
+    return site.layers is None and hasattr(at_path(model, site.path), "keep_heads")
+
+
 def put_at(root: Any, path: str, new: Any) -> None:
     """Put a module in the place of the one at a path that is not the root."""
     parent, _, last = path.rpartition(".")
@@ -282,7 +284,3 @@ def parameters(layer: Any) -> Iterator[tuple[str, nnx.Variable]]:
         for name, entry in vars(module).items():
             if isinstance(entry, nnx.Variable) and hasattr(entry[...], "shape"):
                 yield ".".join(map(str, (*path, name))), entry
-
-
-View = Callable[[Any], AttentionSite]
-"""Function of an attention layer that returns its site."""

@@ -15,12 +15,12 @@ from jax.sharding import PartitionSpec
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.block_maps import BlockReader, Moments, OutputMap, Places, Tell
-from headjax.heads.device_sums import DeviceSums, sum_over_batches, sums_by_half
 from headjax.heads.head_id import HeadId
 from headjax.heads.loss_checks import checked, compare_examples
 from headjax.heads.program import Loss, Program, compiled, examples_in, mean_loss, prepare
 from headjax.heads.refit import Change, RefitSums
 from headjax.heads.site import AttentionSite, Sites, at_path, ones, output_matrix
+from headjax.heads.sums import DeviceSums, sum_over_batches, sums_by_half
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import spread_by_compiler
 from headjax.models.walk import shows_sub_layers
@@ -36,15 +36,10 @@ def reader_for(model: nnx.Module, loss: Loss | None) -> type[BlockReader] | type
 
 
 class SiteReader:
-    """Any Flax model, read by whole passes, and a copy that is repaired map by map.
-
-    Effects are rises of the loss, which differ more from example to example.
-
-    `compared` is as for `BlockReader`.
-    """
+    """Any Flax model, read by whole passes, and a copy that is repaired map by map; effects are rises of the loss."""
 
     by_blocks = False
-    compared = 256
+    compared = 256  # as for `BlockReader`; losses differ more from example to example
 
     def __init__(
         self,
@@ -90,19 +85,16 @@ class SiteReader:
             yield from (SiteMap(self, site, number) for number in range(1 if site.tied else len(site.places)))
 
     def repaired(self) -> nnx.Module:
-        """Return the copy, changed so far."""
         return self.copy
 
     def count(self) -> int:
-        """Return the number of examples."""
         return sum(map(examples_in, self.batches))
 
     def moments(self, batches: Sequence[Any], tell: Tell) -> Moments:
-        """Yield the moments of all layers, after one pass."""
 
         def batch_moments() -> Iterator[tuple[dict[str, jax.Array], int]]:
             """Yield the sums of x x^T of every batch, `[layers, n, n]` by site, and its tokens."""
-            for number, batch in enumerate(batches):
+            for number, batch in enumerate(batches, start=1):
                 moments, tokens = {}, 0
                 by_site = contexts_of(self.program, self.state, batch)
                 for site in self.program.sites:
@@ -111,7 +103,7 @@ class SiteReader:
                     moments[site.path] = spread_by_compiler(products, PartitionSpec(), contexts)
                     tokens = max(tokens, int(np.prod(contexts.shape[:-1])) // layers)
                 yield moments, tokens
-                tell(number + 1)
+                tell(number)
 
         totals = sum_over_batches(batch_moments())
         for each in self._maps(*self.program.sites):
@@ -122,19 +114,17 @@ class SiteReader:
         self, changes: Mapping[Places, Change], batches: Sequence[Any], tell: Callable[[float], None]
     ) -> Iterator[np.ndarray]:
         """Yield the effect of each change of each layer's map, `[changes]`; tell the share of the work that is done."""
-        before = self._loss(self.model, batches)
+        gates = ones(self.program.sites)
+        before = mean_loss(self.program, self.state, gates, batches)
         maps = {each.places: each for each in self._maps(*self.program.sites)}
         for number, (places, change) in enumerate(changes.items(), start=1):
             losses = []
             for weight, bias in zip(*change, strict=True):
                 copy = nnx.clone(self.model, graph=True)
                 add_to(copy, maps[places].site, maps[places].number, Change(weight, bias))
-                losses.append(self._loss(copy, batches))
+                losses.append(mean_loss(self.program, nnx.split(copy, graph=True)[1], gates, batches))
             tell(number / len(changes))
             yield np.array(losses) - before
-
-    def _loss(self, model: nnx.Module, batches: Sequence[Any]) -> float:
-        return mean_loss(self.program, nnx.split(model, graph=True)[1], ones(self.program.sites), batches)
 
 
 class SiteMap(OutputMap):
@@ -212,20 +202,22 @@ def second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
     """Yield the second maps of the feed-forwards beside the attention layers, whose units are heads of size 1."""
     for site in sites:
         block = site.path.rpartition(".")[0]
-        modules = {
+        modules: dict[str, Any] = {
             ".".join(map(str, path)): module
             for path, module in nnx.iter_modules(at_path(model, block), graph=True)
-            if path and path[-1] in SECOND_MAPS and isinstance(getattr(module, "kernel", None), nnx.Variable)
+            if path
+            and path[-1] in SECOND_MAPS
+            and isinstance(getattr(module, "kernel", None), nnx.Variable)
+            and str(path[0]) != site.path.rpartition(".")[2]
         }
-        attention = site.path.rpartition(".")[2]
-        places = [path for path in modules if path.partition(".")[0] != attention]
-        if len(places) != 1:
+        if len(modules) != 1:
             raise HeadjaxError(
-                f"feed_forward: beside {site.path} there are {len(places)} second maps of a feed-forward; looked for "
+                f"feed_forward: beside {site.path} there are {len(modules)} second maps of a feed-forward; looked for "
                 f"{', '.join(SECOND_MAPS)}"
             )
-        holder, _, name = f"{block}.{places[0]}".strip(".").rpartition(".")
-        units = at_path(modules[places[0]], "kernel")[...].shape[-2]
+        ((path, module),) = modules.items()
+        holder, _, name = f"{block}.{path}".strip(".").rpartition(".")
+        units = module.kernel[...].shape[-2]
         kinds: dict[str, Any] = {"output": name, "kernel": f"{name}.kernel", "query": ((f"{name}.kernel", -2),)}
         yield AttentionSite(heads=units, kv_heads=units, head_dim=1, path=holder, layers=site.layers, **kinds)
 

@@ -1,8 +1,8 @@
 """Sums of products over calibration examples, block by block: in one model, or in one beside another that changes.
 
-`BlockWalk` is the only collector: reconstruction, orders by reconstruction, calibration and the prices of `shrink` read
-their sums from its steps. Sums over `FLOAT32_TOKENS` tokens are in float32, on the device; the host adds those in
-float64.
+`layer_steps` is the only collector: reconstruction, orders by reconstruction, calibration and the prices of `shrink`
+read their sums from its steps. Sums over `FLOAT32_TOKENS` tokens, of two halves of the examples, are in float32, on the
+device; the host adds those in float64.
 """
 
 from __future__ import annotations
@@ -11,27 +11,113 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from headjax.core.modules import arrays
 from headjax.core.tensors import flatten
-from headjax.heads.device_sums import DeviceSums, Tree, feature_sums, replicated_sums, sum_over_batches
-from headjax.heads.program import examples_in
+from headjax.heads.program import sum_over
 from headjax.heads.refit import RefitSums
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import put_whole_batch
 from headjax.mesh.mesh import SPREADING, by_example, check_batch_size, current_mesh
 from headjax.mesh.rules import ShardingConfig, shardings
 from headjax.models.config import Batch
-from headjax.models.inputs import check_batch, device_batch
+from headjax.models.inputs import check_batch, counted_at, device_batch
 from headjax.models.model import Model
-from headjax.models.walk import FEED_FORWARD, LayerBlock, blocks_of, embed, step
+from headjax.models.walk import FEED_FORWARD, LayerBlock, SubLayerSeen, blocks_of, embed, step
 from headjax.nn.block import Block
 from headjax.nn.state import Compute, Probe, State
+
+Tree = TypeVar("Tree")
+
+FLOAT32_TOKENS = 16384
+"""Tokens whose products are added in float32 before they go to the host."""
+
+ROWS, BLOCKS = 384, 8
+"""Fewest rows of a block of x x^T, and the most blocks."""
+
+
+class DeviceSums(NamedTuple):
+    """Sums as those of `RefitSums`; x x^T is symmetric, so each block of its rows begins at the diagonal."""
+
+    gram: tuple[Any, ...]
+    cross: Any
+    square: Any
+
+    def whole(self) -> RefitSums:
+        halves, _, size = self.gram[0].shape
+        gram, start = np.empty((halves, size, size)), 0
+        for rows in self.gram:
+            stop = start + rows.shape[1]
+            gram[:, start:stop, start:] = rows
+            gram[:, stop:, start:stop] = rows[:, :, stop - start :].swapaxes(1, 2)
+            start = stop
+        return RefitSums(gram, self.cross, self.square)
+
+
+def feature_sums(layer: SubLayerSeen, target_residual: jax.Array, shift: Any) -> DeviceSums:
+    """Return the sums of products of a sub-layer's features with themselves and with the target residual."""
+    counted = counted_at(layer.mask, layer.output.shape[:2])[:, :, None]
+    ones = jnp.ones((*layer.output.shape[:2], 1), jnp.float32)
+    features = jnp.where(counted > 0, jnp.concatenate([layer.features.astype(jnp.float32), ones], axis=2), 0.0)
+    residual = jnp.where(counted > 0, target_residual, 0.0)
+    return replicated_sums(sums_by_half(by_example(features), by_example(residual), shift))
+
+
+def sums_by_half(features: jax.Array, target_residual: jax.Array, shift: Any) -> DeviceSums:
+    """Return the sums of products of one batch, `[batch, length, n]`."""
+    x, r = _in_pairs(features, shift), _in_pairs(target_residual, shift)
+    product = functools.partial(jnp.einsum, "phtn,phtm->hnm", precision="highest")
+    size = x.shape[-1]
+    starts = np.linspace(0, size, min(max(size // ROWS, 1), BLOCKS) + 1).astype(int)
+    gram = tuple(product(x[..., start:stop], x[..., start:]) for start, stop in itertools.pairwise(starts))
+    return DeviceSums(gram, product(x, r), jnp.square(r).sum(axis=(0, 2)))
+
+
+def _in_pairs(array: jax.Array, shift: Any) -> jax.Array:
+    """Return `[batch, length, n]` as `[pairs, 2, length, n]`, zeros beside a last example that has no other.
+
+    Where `shift` is 1, the second of a pair comes first. Halves are exchanged here, since their products are larger;
+    `jnp.roll` by a traced number would take six times as long to compile.
+    """
+    even = jnp.pad(array, ((0, array.shape[0] % 2), (0, 0), (0, 0)))
+    pairs = even.reshape(-1, 2, *array.shape[1:])
+    return jnp.stack([jax.lax.dynamic_index_in_dim(pairs, at, 1, keepdims=False) for at in (shift, 1 - shift)], axis=1)
+
+
+def replicated_sums(sums: Tree) -> Tree:
+    """Return traced sums whole on every device of the current mesh; as they are without one."""
+    return sums if current_mesh(*SPREADING) is None else jax.lax.with_sharding_constraint(sums, PartitionSpec())
+
+
+def sum_over_batches(parts: Iterable[tuple[Any, int]]) -> Any:
+    """Return the sums over all batches, in float64 on the host, of each batch's sums and its number of tokens."""
+
+    def over_several() -> Iterator[Any]:
+        """Yield sums over `FLOAT32_TOKENS` tokens at a time, added on the device."""
+        total, tokens = None, 0
+        for sums, count in parts:
+            total = sums if total is None else _added(total, sums)
+            tokens += count
+            if tokens >= FLOAT32_TOKENS:
+                yield total
+                total, tokens = None, 0
+        if total is not None:
+            yield total
+
+    return sum_over(over_several())
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _added(total: Tree, sums: Tree) -> Tree:
+    added: Tree = jax.tree.map(jnp.add, total, sums)
+    return added
+
 
 Measure = Callable[[Probe], Any]
 """Sums over the tokens of a batch that a probe of an attention takes."""
@@ -59,21 +145,6 @@ def _added_up(trees: Sequence[Tree]) -> Tree:
     return total
 
 
-def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
-    """Return batches with about `examples` examples, spread over all, since they are sorted by length."""
-    size = max(sum(map(examples_in, batches)) / max(len(batches), 1), 1.0)
-    count = min(max(round(examples / size), 1), len(batches))
-    return [batches[int((place + 0.5) * len(batches) / count)] for place in range(count)]
-
-
-def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
-    """Return the batches to evaluate changes on, about half of all examples at most, and those to fit them on."""
-    if len(batches) < 2:
-        return list(batches), list(batches)
-    eval_batches = batches_for(batches, min(examples, sum(map(examples_in, batches)) // 2))
-    return eval_batches, [batch for batch in batches if all(batch is not other for other in eval_batches)]
-
-
 class States(NamedTuple):
     """States of one batch in both models."""
 
@@ -81,60 +152,36 @@ class States(NamedTuple):
     student: State
 
 
-class _Joined(NamedTuple):
-    """A sub-layer of the teacher on one batch: the stream before it, and its output, `[batch, length, width]`."""
+class _Seen(NamedTuple):
+    """A sub-layer on one batch: the stream before it, and the teacher's output or the student's features of it."""
 
     stream: jax.Array
-    output: jax.Array
-
-
-class _Entered(NamedTuple):
-    """A sub-layer of the student on one batch: the stream before it, and its features `[batch, length, features]`."""
-
-    stream: jax.Array
-    features: jax.Array
+    array: jax.Array
 
 
 class LayerReading(NamedTuple):
-    """Result of `LayerStep.read`.
+    """Result of `LayerStep.read`."""
 
-    Attributes:
-        sums: Products of the features, by slot; their targets are 0.
-        probed: Sums of the probe, by slot of the attentions.
-        outputs: Outputs of the attentions by slot, `[batch, length, width]`, for every batch, if they are kept.
-    """
-
-    sums: Mapping[str, RefitSums]
-    probed: Mapping[str, Any]
-    outputs: Sequence[Mapping[str, jax.Array]]
+    sums: Mapping[str, RefitSums]  # products of the features, by slot; their targets are 0
+    probed: Mapping[str, Any]  # sums of the probe, by slot of the attentions
+    outputs: Sequence[Mapping[str, jax.Array]]  # of attentions, by batch and slot, [batch, length, width], if kept
 
 
 @dataclasses.dataclass
 class LayerStep:
-    """A layer of two models, the teacher and the student, on all batches; or layers that share their parameters.
+    """A layer of two models, the teacher and the student, on all batches; or layers that share their parameters."""
 
-    Attributes:
-        blocks: The layer in both models, or one for each of those that share their parameters.
-        states: States of every batch before the layer; the teacher's are those after it once `sums` have been taken.
-        number: Its place among the model's blocks.
-        tied: The layers that share its parameters, in the order of computation.
-        slots: Slots whose `sums` may be asked for; None is all.
-        diverged: Whether the student differs from the teacher, here or in a layer before.
-        corrected: Whether `sums` make up for the errors of earlier layers.
-        changed: Arrays that `replace_layer` has put into the student, by path.
-    """
-
-    blocks: list[tuple[Any, Any]]
-    states: list[States]
+    blocks: list[tuple[Any, Any]]  # the layer in both models, or one for each of those that share their parameters
+    states: list[States]  # before the layer; the teacher's are those after it once `sums` have been taken
     compute: Compute
-    number: int = 0
-    tied: tuple[int, ...] = (0,)
-    slots: Collection[str] | None = None
-    diverged: bool = True
-    corrected: bool = True
-    changed: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
-    _joined: list[dict[str, _Joined]] = dataclasses.field(default_factory=list)
-    _entered: dict[int, dict[str, _Entered]] = dataclasses.field(default_factory=dict)
+    number: int = 0  # among the model's blocks
+    tied: tuple[int, ...] = (0,)  # the layers that share its parameters, in the order of computation
+    slots: Collection[str] | None = None  # whose `sums` may be asked for; None is all
+    diverged: bool = True  # whether the student differs from the teacher, here or in a layer before
+    corrected: bool = True  # whether `sums` make up for the errors of earlier layers
+    changed: dict[str, jax.Array] = dataclasses.field(default_factory=dict)  # by `replace_layer`, by path
+    _joined: list[dict[str, _Seen]] = dataclasses.field(default_factory=list)
+    _entered: dict[int, dict[str, _Seen]] = dataclasses.field(default_factory=dict)
     _after: list[States] | None = None
 
     @property
@@ -145,11 +192,9 @@ class LayerStep:
 
     @property
     def layer(self) -> Block:
-        """The student's layer."""
         return self.block.layer
 
     def replace_layer(self, layer: Block) -> None:
-        """Put another layer into the student."""
         before = flatten(arrays(self.layer))
         self.changed |= {path: array for path, array in flatten(arrays(layer)).items() if array is not before[path]}
         self.blocks = [(teacher, student.holding(layer)) for teacher, student in self.blocks]
@@ -166,19 +211,20 @@ class LayerStep:
                 readings.append(each.read(slots, probe, keep=keep))
                 self._after = each.after()
             return _added_up(readings)
-        self._after, outputs = list(self.states) if keep else self.states, list[dict[str, jax.Array]]()
-        sums, probed = sum_over_batches(self._read(self._after, tuple(slots), probe, outputs, keep))
-        return LayerReading({slot: of_slot.whole() for slot, of_slot in sums.items()}, probed, outputs)
+        states, outputs = list(self.states) if keep else self.states, list[dict[str, jax.Array]]()
+        self._after = states
 
-    def _read(
-        self, states: list[States], slots: tuple[str, ...], probe: Measure | None, outputs: list[Any], keep: bool
-    ) -> Iterator[tuple[Any, int]]:
-        """Yield the sums of every batch and its tokens; its states become those after the layer."""
-        for number, (state, _) in enumerate(states):
-            sums, x, attended = _layer_sums(self.blocks[0][0], state, number % 2, slots, probe, keep, self.compute)
-            states[number] = States(state._replace(x=x), state._replace(x=x))
-            outputs.append(attended)
-            yield sums, tokens_of(state)
+        def batch_sums() -> Iterator[tuple[Any, int]]:
+            """Yield the sums of every batch and its tokens; its states become those after the layer."""
+            for number, (state, _) in enumerate(states):
+                options = number % 2, tuple(slots), probe, keep, self.compute
+                sums, x, attended = _layer_sums(self.blocks[0][0], state, *options)
+                states[number] = States(state._replace(x=x), state._replace(x=x))
+                outputs.append(attended)
+                yield sums, tokens_of(state)
+
+        sums, probed = sum_over_batches(batch_sums())
+        return LayerReading({slot: of_slot.whole() for slot, of_slot in sums.items()}, probed, outputs)
 
     def sums(self, slot: str) -> tuple[RefitSums, np.ndarray]:
         """Return the products of the student's features with its residual to the target, and the branch's factor.
@@ -188,8 +234,8 @@ class LayerStep:
         if len(self.blocks) > 1:
             sums, scales = zip(*(each.sums(slot) for each in self._each()), strict=True)
             return _added_up(sums), scales[-1]
-        found, scale = sum_over_batches(self._compared(slot))
-        return found.whole(), scale / len(self.states)
+        total, scale = sum_over_batches(self._compared(slot))
+        return total.whole(), scale / len(self.states)
 
     def _compared(self, slot: str) -> Iterator[tuple[tuple[DeviceSums, jax.Array], int]]:
         """Yield the sums of every batch and its tokens; the teacher's state becomes that after the layer."""
@@ -211,7 +257,6 @@ class LayerStep:
         return {slot: _stream_after(self.block, slot, each, self.compute) for slot, each in entered.items()}
 
     def _each(self) -> Iterator[LayerStep]:
-        """Yield the layers that share their parameters one after another."""
         states = list(self.states)
         for blocks in self.blocks:
             here = LayerStep([blocks], states, self.compute, diverged=self.diverged, corrected=False)
@@ -219,7 +264,6 @@ class LayerStep:
             states = here.after()
 
     def after(self) -> list[States]:
-        """Return the states after the layer."""
         for teacher, student in self.blocks if self._after is None else ():
             for number, pair in enumerate(self.states):
                 whole = pair.teacher if self._joined else step(teacher, pair.teacher, self.compute)
@@ -233,61 +277,38 @@ class LayerStep:
         return self._after
 
 
-class BlockWalk:
-    """The way of all batches through a model, layer by layer, and through a student that the caller changes on the way.
+def layer_steps(
+    model: Model,
+    batches: Iterable[Batch],
+    compute: Compute = Compute(),
+    converted: Model | None = None,
+    *,
+    slots: Collection[str] | None = None,
+    skipped: Collection[tuple[str, int]] = (),
+) -> Iterator[LayerStep]:
+    """Yield the layers in the order of computation; the next one is computed with what the caller has replaced.
 
-    Copies of no more than one block's arrays are held, and of the streams of all batches between two blocks.
-
-    Attributes:
-        diverged: Whether the student differs in a layer that has been passed.
-        changed: Arrays of the student that are not those that it came with, by stack and layer, then by path.
+    The student is the model, or `converted`, without the layers `skipped`. Copies of no more than one block's arrays
+    are held, and of the streams of all batches between two blocks. Nothing reads the output of the last layer, so it is
+    not computed.
     """
-
-    def __init__(
-        self,
-        model: Model,
-        batches: Iterable[Batch],
-        compute: Compute = Compute(),
-        converted: Model | None = None,
-        *,
-        slots: Collection[str] | None = None,
-        skipped: Collection[tuple[str, int]] = (),
-    ) -> None:
-        """Start before the first block.
-
-        The student is the model, or `converted`; it goes without the layers `skipped`, by stack and number. Sums of
-        both models are asked for of `slots`, None is all.
-        """
-        self.diverged = converted is not None
-        self.changed: dict[tuple[str, int], dict[str, jax.Array]] = {}
-        self._model, self._converted, self._compute = model, converted, compute
-        self._slots, self._skipped = slots, skipped
-        states = (embed(model, batch, compute) for batch in batches)
-        self._states = [States(state, state) for state in states]
-
-    def __iter__(self) -> Iterator[LayerStep]:
-        """Yield the layers in the order of computation; the next one is computed with what the caller has replaced.
-
-        Nothing reads the output of the last layer, so it is not computed.
-        """
-        stacks = self._model.config.stacks()
-        left = sum(len(stack.layers) for stack in stacks.values()) + len(stacks) - 1
-        blocks_of_both = [blocks_of(each) for each in (self._model, self._converted) if each is not None]
-        pairs = ((blocks[0], blocks[-1]) for blocks in zip(*blocks_of_both, strict=True))
-        for number, (teacher, student) in enumerate(pairs):
-            is_layer = isinstance(teacher, LayerBlock)
-            tied = stacks[teacher.stack].tied_layers(teacher.place.value) if is_layer else (0,)
-            skipped = is_layer and (teacher.stack, tied[0]) in self._skipped
-            blocks = [(teacher, None if skipped else student), *itertools.islice(pairs, len(tied) - 1)]
-            options: dict[str, Any] = {"number": number, "tied": tied, "slots": self._slots}
-            here = LayerStep(blocks, self._states, self._compute, diverged=self.diverged or skipped, **options)
-            if is_layer and not skipped:
-                self.changed[teacher.stack, tied[0]] = here.changed
-                yield here
-            left -= len(tied)
-            self.diverged = here.diverged
-            if left:
-                self._states = here.after()
+    states = [States(state, state) for state in (embed(model, batch, compute) for batch in batches)]
+    stacks, diverged = model.config.stacks(), converted is not None
+    left = sum(len(stack.layers) for stack in stacks.values()) + len(stacks) - 1
+    blocks_of_both = [blocks_of(each) for each in (model, converted) if each is not None]
+    pairs = ((blocks[0], blocks[-1]) for blocks in zip(*blocks_of_both, strict=True))
+    for number, (teacher, student) in enumerate(pairs):
+        is_layer = isinstance(teacher, LayerBlock)
+        tied = stacks[teacher.stack].tied_layers(teacher.place.value) if is_layer else (0,)
+        is_skipped = is_layer and (teacher.stack, tied[0]) in skipped
+        blocks = [(teacher, None if is_skipped else student), *itertools.islice(pairs, len(tied) - 1)]
+        here = LayerStep(blocks, states, compute, number, tied, slots, diverged or is_skipped)
+        if is_layer and not is_skipped:
+            yield here
+        left -= len(tied)
+        diverged = here.diverged
+        if left:
+            states = here.after()
 
 
 def tokens_of(state: State) -> int:
@@ -317,44 +338,42 @@ def _compared_sums(
     later: tuple[str, ...],
     compute: Compute,
     states: States,
-    joined: dict[str, _Joined] | None,
+    joined: dict[str, _Seen] | None,
     passed: dict[str, jax.Array],
     shift: Any,
     corrected: Any,
-) -> tuple[tuple[DeviceSums, jax.Array], jax.Array | None, dict[str, _Joined], _Entered | None]:
+) -> tuple[tuple[DeviceSums, jax.Array], jax.Array | None, dict[str, _Seen], _Seen | None]:
     """Return the sums of products of one batch with the factor of the branch `[width]`, and what was computed for them.
 
     That is the teacher's stream after the block and its later sub-layers, None where `joined` has the sub-layer; and
-    the student's, None of a feed-forward, whose features are many, and without an output map. Where a sub-layer of the
-    student has `passed`, the stream after it is known. Examples of even number are the first half; `shift` exchanges
-    the halves. `corrected` is 1 if the errors of earlier layers belong to the target, else 0. On a mesh the examples
-    stay spread, and every device has the sums.
+    the student's sub-layer, None of a feed-forward, whose features are many. Where a sub-layer of the student has
+    `passed`, the stream after it is known. Examples of even number are the first half; `shift` exchanges the halves.
+    `corrected` is 1 if the errors of earlier layers belong to the target, else 0.
     """
     x = None
     if joined is None:
         after, seen = blocks[0].sub_layers(states.teacher, compute)
-        joined = {name: _Joined(seen[name].stream, seen[name].output) for name in (slot, *later)}
+        joined = {name: _Seen(seen[name].stream, seen[name].output) for name in (slot, *later)}
         x = by_example(after.x)
     teacher, student = joined[slot], blocks[1].sub_layers(states.student, compute, passed=passed)[1][slot]
     shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)
     ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
     lag = (teacher.stream - student.stream).astype(jnp.float32)
-    residual = (teacher.output - student.output).astype(jnp.float32) + corrected * ratio[None, None, :] * lag
+    residual = (teacher.array - student.output).astype(jnp.float32) + corrected * ratio[None, None, :] * lag
     sums = feature_sums(student, residual, shift), replicated_sums(branch)
     mapped = slot != FEED_FORWARD and output_map(getattr(blocks[1].layer, slot)).weight is not None
-    entered = _Entered(student.stream, student.features) if mapped else None
+    entered = _Seen(student.stream, student.features) if mapped else None
     return sums, x, {name: joined[name] for name in later}, entered
 
 
 @functools.partial(jax.jit, static_argnames=("slot", "compute"))
-def _stream_after(block: LayerBlock, slot: str, entered: _Entered, compute: Compute) -> jax.Array:
+def _stream_after(block: LayerBlock, slot: str, entered: _Seen, compute: Compute) -> jax.Array:
     """Return the stream after an attention of one batch, its output from its features."""
     layer, (stream, features) = compute.cast(block.layer), entered
     weight, bias = output_map(getattr(layer, slot))
     output = features @ weight[...].reshape(features.shape[-1], stream.shape[-1])
-    after: jax.Array = getattr(layer, f"{slot}_residual").join(
-        stream, output if bias is None else output + bias[None, None]
-    )
+    output = output if bias is None else output + bias[None, None]
+    after: jax.Array = getattr(layer, f"{slot}_residual").join(stream, output)
     return by_example(after)
 
 

@@ -1,4 +1,7 @@
-"""One option of every sub-layer, chosen by an integer program: the least sum of damages within budgets."""
+"""One option of every sub-layer, chosen by an integer program, and the choice as data and as a table.
+
+The program takes the least sum of damages within budgets.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.numbers import brief
 from headjax.heads.head_id import HeadId
 from headjax.models.config import HEAD_STACKS
+from headjax.models.walk import FEED_FORWARD
+from headjax.report.tables import Column, Table
 
 SECONDS = 60.0
 """Time limit of one integer program; its gap bounds its distance from the best."""
@@ -44,7 +50,6 @@ class Option(NamedTuple):
 
     @property
     def description(self) -> str:
-        """The form in words."""
         if self.kind == NO_LAYER:
             return "no layer"
         if self.heads is None:
@@ -60,30 +65,20 @@ class Option(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """The options of every sub-layer, the whole one first, and what all else costs.
+    """The options of every sub-layer, the whole one first, and what all else costs."""
 
-    Attributes:
-        options: by the name of the sub-layer.
-        rest: costs of everything that is no sub-layer, by quantity.
-        damage: measure of the damages: `kl`, `cosine`, `squared_difference` or `loss`.
-        parts: sum of the seconds of all sub-layers and the rest, each timed alone.
-    """
-
-    options: Mapping[str, tuple[Option, ...]]
-    rest: Mapping[str, float]
-    damage: str
-    parts: float = 0.0
+    options: Mapping[str, tuple[Option, ...]]  # by the name of the sub-layer
+    rest: Mapping[str, float]  # costs of everything that is no sub-layer, by quantity
+    damage: str  # measure of the damages: `kl`, `cosine`, `squared_difference` or `loss`
+    parts: float = 0.0  # sum of the seconds of all sub-layers and the rest, each timed alone
 
     def whole(self, quantity: str) -> float:
-        """Return the cost of the original model."""
         return self.cost([options[0] for options in self.options.values()], quantity)
 
     def cost(self, chosen: Sequence[Option], quantity: str) -> float:
-        """Return the cost of a model of these options."""
         return self.rest[quantity] + sum(getattr(option, quantity) for option in chosen)
 
     def only(self, allowed: Callable[[Option], bool]) -> Prices:
-        """Return the prices of these options alone, and of the whole sub-layers."""
         kept = {
             name: tuple(option for option in options if option.kind == "whole" or allowed(option))
             for name, options in self.options.items()
@@ -174,15 +169,17 @@ def choose_if_any(prices: Prices, limits: Mapping[str, float], *, uniform: bool 
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     options = [option for alternatives in prices.options.values() for option in alternatives]
-    levels = _levels(options) if uniform else {}
-    rows = [*_one_each(options), *_whole_layers(options), *_equal_levels(options, levels)]
+    # Behind the columns of options are those of the levels that the sub-layers of a stack may take together.
+    staying = dict.fromkeys(_level(option) for option in options if uniform and option.kind != NO_LAYER)
+    levels = {level: len(options) + number for number, level in enumerate(staying)}
+    rows = [*_structure(options), *_equal_levels(options, levels)]
     for quantity, most in limits.items():
         scale = max(prices.whole(quantity), 1e-300)
         spent = {column: getattr(option, quantity) / scale for column, option in enumerate(options)}
-        rows.append(_Constraint(spent, -np.inf, (most - prices.rest[quantity]) / scale + 1e-12))
+        rows.append((spent, -np.inf, (most - prices.rest[quantity]) / scale + 1e-12))
     matrix = np.zeros((len(rows), len(options) + len(levels)))
-    for line, row in zip(matrix, rows, strict=True):
-        line[list(row.factors)] = list(row.factors.values())
+    for line, (factors, _, _) in zip(matrix, rows, strict=True):
+        line[list(factors)] = list(factors.values())
     damages = np.zeros(matrix.shape[1])
     damages[: len(options)] = [option.damage for option in options]
     unit = max(float(np.abs(damages).max()), 1e-300)
@@ -190,7 +187,7 @@ def choose_if_any(prices: Prices, limits: Mapping[str, float], *, uniform: bool 
         damages / unit,
         integrality=np.ones(len(damages)),
         bounds=Bounds(0.0, 1.0),
-        constraints=LinearConstraint(matrix, [row.low for row in rows], [row.high for row in rows]),
+        constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
         options={"time_limit": SECONDS, "mip_rel_gap": 1e-6},
     )
     if solved.x is None:
@@ -203,29 +200,22 @@ def choose_if_any(prices: Prices, limits: Mapping[str, float], *, uniform: bool 
     return Choice({option.place: option for option in taken}, damage, bound, gap, costs)
 
 
-class _Constraint(NamedTuple):
-    """low <= sum of factor * x[column] <= high."""
-
-    factors: Mapping[int, float]
-    low: float
-    high: float
+Constraint = tuple[Mapping[int, float], float, float]
+"""Factors by column, low and high: low <= sum of factor * x[column] <= high."""
 
 
-def _one_each(options: Sequence[Option]) -> Iterator[_Constraint]:
+def _structure(options: Sequence[Option]) -> Iterator[Constraint]:
+    """Yield: one option a sub-layer, a layer goes with all of its sub-layers, and one layer of a stack stays."""
     for columns in _columns(options, lambda option: option.place).values():
-        yield _Constraint(dict.fromkeys(columns, 1.0), 1.0, 1.0)
-
-
-def _whole_layers(options: Sequence[Option]) -> Iterator[_Constraint]:
-    """Yield the constraints that a layer goes with all of its sub-layers, and that one layer of a stack stays."""
+        yield dict.fromkeys(columns, 1.0), 1.0, 1.0
     going = _columns(options, lambda option: option.layer if option.kind == NO_LAYER else None)
     stacks: dict[str, list[int]] = {}
     for (stack, _), columns in going.items():
         stacks.setdefault(stack, []).append(columns[0])
         for column, following in itertools.pairwise(columns):
-            yield _Constraint({column: 1.0, following: -1.0}, 0.0, 0.0)
+            yield {column: 1.0, following: -1.0}, 0.0, 0.0
     for columns in stacks.values():
-        yield _Constraint(dict.fromkeys(columns, 1.0), 0.0, len(columns) - 1.0)
+        yield dict.fromkeys(columns, 1.0), 0.0, len(columns) - 1.0
 
 
 Level = tuple[str, bool, str]
@@ -236,19 +226,13 @@ def _level(option: Option) -> Level:
     return option.place.split("/")[0], option.heads is None, option.level
 
 
-def _levels(options: Sequence[Option]) -> dict[Level, int]:
-    """Return the columns, behind those of options, of the levels that the sub-layers of a stack may take together."""
-    levels = dict.fromkeys(_level(option) for option in options if option.kind != NO_LAYER)
-    return {level: len(options) + number for number, level in enumerate(levels)}
-
-
-def _equal_levels(options: Sequence[Option], levels: Mapping[Level, int]) -> Iterator[_Constraint]:
+def _equal_levels(options: Sequence[Option], levels: Mapping[Level, int]) -> Iterator[Constraint]:
     """Yield the constraints that the sub-layers of a stack take one level, but for layers that go."""
     for whose in dict.fromkeys(level[:2] for level in levels):
-        yield _Constraint({column: 1.0 for level, column in levels.items() if level[:2] == whose}, 1.0, 1.0)
+        yield {column: 1.0 for level, column in levels.items() if level[:2] == whose}, 1.0, 1.0
     for column, option in enumerate(options):
         if _level(option) in levels:
-            yield _Constraint({column: 1.0, levels[_level(option)]: -1.0}, -np.inf, 0.0)
+            yield {column: 1.0, levels[_level(option)]: -1.0}, -np.inf, 0.0
 
 
 def _columns(options: Sequence[Option], key: Callable[[Option], Any]) -> dict[Any, list[int]]:
@@ -258,3 +242,103 @@ def _columns(options: Sequence[Option], key: Callable[[Option], Any]) -> dict[An
         if key(option) is not None:
             columns.setdefault(key(option), []).append(column)
     return columns
+
+
+FORMATS: Mapping[str, numbers.Format] = {
+    "parameters": numbers.count, "flops": numbers.flops, "cache": numbers.size, "latency": numbers.duration
+}  # fmt: skip
+NAMES = {
+    "parameters": "parameters of attention and feed-forwards",
+    "flops": "FLOPs of an example",
+    "cache": "KV cache of a token",
+    "latency": "seconds of a forward pass",
+}
+DAMAGES = {
+    "kl": "KL divergence of the predictions from the original model's, in nats",
+    "cosine": "1 - cosine to the original model's embeddings",
+    "squared_difference": "squared difference from the original model's numbers",
+    "loss": "rise of the loss",
+}
+"""Degradations in words."""
+
+CONVERSIONS = {"collaborative": "{} shared", "fixed": "size {}", "grouped": "{} KV", "latent": "latent {}"}
+"""Conversions in words, with the first of their sizes."""
+
+NOTES = (
+    "No layer: measured without it, the attention behind it repaired, in equal shares of its sub-layers.",
+    "Shared: dimensions of queries and keys that heads share. KV: KV heads. Latent: numbers that keys and values of "
+    "all heads are made from.",
+)
+
+
+class ChoiceSummary(NamedTuple):
+    """A choice among options, and the quantity whose costs explain it."""
+
+    prices: Prices
+    quantity: str
+    choice: Choice
+
+    def layers(self) -> list[dict[str, Any]]:
+        entries = []
+        for option in self.choice.options.values():
+            entry = {**option._asdict(), "form": option.description}
+            for name, other in zip(("smaller", "larger"), self._neighbours(option), strict=True):
+                entry[name] = None if other is None else {
+                    "form": other.description, "damage": other.damage, self.quantity: self._cost(other)
+                }  # fmt: skip
+            entries.append(entry)
+        return entries
+
+    def _cost(self, option: Option) -> float:
+        return float(getattr(option, self.quantity))
+
+    def _neighbours(self, option: Option) -> tuple[Option | None, Option | None]:
+        """Return the next smaller and the next larger option that no cheaper one beats, of this sub-layer alone."""
+        if option.kind == NO_LAYER:
+            return None, None
+        cost, cost_of = self._cost(option), self._cost
+        others = [each for each in self.prices.options[option.place] if each.kind != NO_LAYER]
+        good = [
+            each for each in others if not any(cost_of(o) < cost_of(each) and o.damage <= each.damage for o in others)
+        ]
+        smaller = max((each for each in good if cost_of(each) < cost), key=cost_of, default=None)
+        return smaller, min((each for each in good if cost_of(each) > cost), key=cost_of, default=None)
+
+    def layer_table(self) -> Table:
+        """Return the form of every sub-layer that had a choice, with the reason: the changes of its neighbours."""
+        columns = (
+            Column("Layer"), Column("Keeps"), Column("Degradation", numbers.significant),
+            Column("Next smaller"), Column("Next larger"),
+        )  # fmt: skip
+        notes = (
+            f"Degradation: {DAMAGES[self.prices.damage]}, with this sub-layer alone so, repaired; estimated.",
+            NOTES[0],
+            f"Next smaller and larger: their change of the {NAMES[self.quantity]}, and of the degradation.",
+            NOTES[1],
+        )
+        rows = []
+        for option in self.choice.options.values():
+            alternatives = self.prices.options[option.place]
+            if option.kind == "whole" and len(set(map(self._cost, alternatives))) == 1:
+                continue
+            whole, (count, _, form) = alternatives[0], _short(option).partition(", ")
+            of = "" if option.kind == NO_LAYER else f" of {whole.description.split()[0]}"
+            kept = ", ".join(filter(None, (count + of, form))) if option != whole else f"all {whole.description}"
+            changes = (self._change(option, other) for other in self._neighbours(option))
+            rows.append((option.place.replace(f"/{FEED_FORWARD}", " units"), kept, option.damage, *changes))
+        return Table(columns, rows, notes=notes)
+
+    def _change(self, option: Option, other: Option | None) -> str:
+        if other is None:
+            return "-"
+        cost, damage = self._cost(other) - self._cost(option), other.damage - option.damage
+        changes = [("-" if cost < 0 else "+") + FORMATS[self.quantity](abs(cost))]
+        changes += [("-" if damage < 0 else "+") + numbers.significant(abs(damage))]
+        return f"{_short(other)}: {', '.join(changes)}"
+
+
+def _short(option: Option) -> str:
+    """Return a form in few words: `4 heads, 2 KV`."""
+    count = option._replace(to="").description
+    name, _, sizes = option.to.partition(":")
+    return f"{count}, {CONVERSIONS[name].format(sizes.split(',')[0].split('=')[1])}" if name else count

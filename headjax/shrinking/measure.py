@@ -2,7 +2,7 @@
 
 One walk through the original model sums products of each sub-layer's features. From these sums alone follow the order
 in which heads and units go, and the refitted maps of all their numbers. Converted layers are computed on what enters
-the original ones. The error of a candidate's output then has its price by `headjax.heads.sensitivity`. So the layers
+the original ones. The error of a candidate's output then has its price by `headjax.heads.agreement`. So the layers
 behind are computed for no candidate, and one program serves all layers of one structure. Whole layers alone are left
 out of the model itself (`headjax.shrinking.skipping`).
 """
@@ -29,18 +29,28 @@ from headjax.core.kind import Kind, own_copy
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.core.serialize import from_data, to_data
-from headjax.heads.device_sums import DeviceSums, feature_sums, replicated_sums, sum_over_batches
+from headjax.heads.agreement import Seen, Sensitivity, in_parts, products
 from headjax.heads.head_id import HeadLayer
-from headjax.heads.refit import Change, RefitSums, centred, layer_removals, least_needed, nested_refits, refit, rows_of
-from headjax.heads.sensitivity import Seen, Sensitivity, in_parts, products
-from headjax.heads.sums import BlockWalk, LayerReading, held_back, spread, tokens_of
+from headjax.heads.program import held_back
+from headjax.heads.refit import Change, centred, layer_removals, least_needed, nested_refits, refit, rows_of
+from headjax.heads.sums import (
+    DeviceSums,
+    LayerReading,
+    LayerStep,
+    States,
+    feature_sums,
+    layer_steps,
+    spread,
+    sum_over_batches,
+    tokens_of,
+)
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, SubLayerSeen
 from headjax.nn.module import AttentionModule
-from headjax.nn.state import Compute, Probe, State
+from headjax.nn.state import Compute, State
 from headjax.shrinking.search_space import (
     NO_LAYER_SIZE,
     SearchSpace,
@@ -91,19 +101,12 @@ class MeasureConfig(Checked):
 
 
 class Candidate(NamedTuple):
-    """A sub-layer at a smaller size.
-
-    Attributes:
-        size: its size.
-        damage: its effect on the model's output; of a layer that goes, an equal share in each of its sub-layers.
-        attention: formulation of an attention, with the heads that are left; None for a feed-forward, and for no layer.
-        to: its conversion.
-    """
+    """A sub-layer at a smaller size."""
 
     size: SubLayerSize
-    damage: float
-    attention: Kind | None = None
-    to: str = ""
+    damage: float  # effect on the model's output; of a layer that goes, an equal share in each of its sub-layers
+    attention: Kind | None = None  # formulation with the heads that are left; None for a feed-forward, and for no layer
+    to: str = ""  # its conversion
 
 
 Candidates = Mapping[str, Sequence[Candidate]]
@@ -143,19 +146,22 @@ def measure(
     kept, sub_layers = kept or Kept(), sub_layers_of(model)
     if missing(model, config.space, kept):
         _measure_missing(model, batches, config, kept, progress)
-    candidates = {each.name: [_read(each, data) for data in kept.found[each.name]] for each in sub_layers}
+    candidates: dict[str, list[Candidate]] = {}
     for each in sub_layers:
+        candidates[each.name] = [
+            Candidate(
+                SubLayerSize(*data["level"]),
+                data["damage"],
+                None if each.attention is None else from_data(Kind, data["attention"]),
+                data["to"],
+            )
+            for data in kept.found[each.name]
+        ]
         if _can_go(model, config.space, each):
             damage = kept.found[LAYERS][f"{each.stack}/{each.layer}"]
             of_layer = sum((other.stack, other.layer) == (each.stack, each.layer) for other in sub_layers)
             candidates[each.name].append(Candidate(NO_LAYER_SIZE, damage / of_layer))
     return candidates
-
-
-def _read(sub_layer: SubLayer, data: Mapping[str, Any]) -> Candidate:
-    """Return a candidate from JSON data."""
-    attention = None if sub_layer.attention is None else from_data(Kind, data["attention"])
-    return Candidate(SubLayerSize(*data["level"]), data["damage"], attention, data["to"])
 
 
 def _measure_missing(
@@ -168,10 +174,10 @@ def _measure_missing(
     pulled = [[(state, behind) for _, state, behind, _ in sensitivity.back(batch)] for batch in eval_batches]
     skips = LAYERS not in kept.found and any(_can_go(model, config.space, each) for each in sub_layers)
     attentions = sum(each.attention is not None for each in sub_layers)
-    fits = 4 * 3 * model.config.width**2 * attentions <= MOMENTS
+    keeps_moments = 4 * 3 * model.config.width**2 * attentions <= MOMENTS
     compensations: dict[str, Compensation] = {}
     before: tuple[LayerBlock, list[State]] | None = None
-    for step in BlockWalk(model, fit_batches, config.compute):
+    for step in layer_steps(model, fit_batches, config.compute):
         block, states = step.block, [each.teacher for each in step.states]
         if skips and before is not None and before[0].stack == block.stack:
             compensations[f"{block.stack}/{before[0].place.value}"] = compensation_for(
@@ -181,8 +187,12 @@ def _measure_missing(
         reading = step.read(block.layer.config.slots, input_sums, keep=True)
         here = [each[-1 - step.number] for each in pulled]
         evaluated = [sensitivity.at(block, *each) for each in here]
-        if fits:
-            _keep_moments(kept, block, reading, [state for state, _ in here], config.compute)
+        if keeps_moments:
+            held_back_step = LayerStep([(block, block)], [States(state, state) for state, _ in here], config.compute)
+            of_others = held_back_step.read(probe=input_sums).probed
+            for slot, sums in reading.probed.items():
+                both = jax.tree.map(lambda *parts: np.asarray(sum(parts), np.float32), sums, of_others[slot])
+                kept.keep(f"{head_stack_at(block.stack, slot)}/{block.place.value}", both)
         measuring = [
             _Measuring(each, block, states, reading, [seen[each.slot] for seen in evaluated], config)
             for each in sub_layers
@@ -192,22 +202,12 @@ def _measure_missing(
         with one_blas_thread(), ThreadPoolExecutor(1) as pool:
             solved = [pool.submit(at.removed) for at in measuring]
             for at, removed in zip(measuring, solved, strict=True):
-                kept(at.name, functools.partial(at.measured, sensitivity, removed))
+                kept(at.sub_layer.name, functools.partial(at.measured, sensitivity, removed))
         if progress is not None:
             progress(sum(len(kept.found.get(each.name, ())) for each in sub_layers), {})
     if skips:
         options: dict[str, Any] = {"labels": config.labels, "compute": config.compute}
         kept(LAYERS, functools.partial(skipped_damages, model, eval_batches, compensations, **options))
-
-
-def _keep_moments(
-    kept: Kept, block: LayerBlock, reading: LayerReading, states: Sequence[State], compute: Compute
-) -> None:
-    """Keep the sums over the inputs of a layer's attentions, of all examples."""
-    evaluated = sum_over_batches((_input_sums(block, state, compute), tokens_of(state)) for state in states)
-    for slot, sums in reading.probed.items():
-        both = jax.tree.map(lambda *parts: np.asarray(sum(parts), np.float32), sums, evaluated[slot])
-        kept.keep(f"{head_stack_at(block.stack, slot)}/{block.place.value}", both)
 
 
 def kept_moments(kept: Kept, places: Collection[HeadLayer]) -> dict[HeadLayer, Moments] | None:
@@ -221,69 +221,69 @@ def kept_moments(kept: Kept, places: Collection[HeadLayer]) -> dict[HeadLayer, M
     return found
 
 
+@dataclasses.dataclass
 class _Measuring:
     """A sub-layer whose candidates are measured."""
 
-    def __init__(
-        self,
-        sub_layer: SubLayer,
-        block: LayerBlock,
-        states: Sequence[State],
-        reading: LayerReading,
-        evaluated: Sequence[Seen],
-        config: MeasureConfig,
-    ) -> None:
-        self.name, self._sub_layer, self._block, self._evaluated = sub_layer.name, sub_layer, block, evaluated
-        self._states, self._reading, slot = states, reading, sub_layer.slot
-        self._moments = moments_of(reading.probed[slot]) if slot in reading.probed else None
-        self._space, self._compute = config.space, config.compute
-        self._module = getattr(block.layer, slot)
-        weight, self._bias = output_map(self._module)
-        if weight is None and sub_layer.parts:
-            raise HeadjaxError(f"{sub_layer.name}: its formulation has no output projection to solve")
-        array = np.asarray(fetch(weight[...]) if sub_layer.parts else np.zeros((0, 1)), np.float64)
-        self._weight = array.reshape(-1, array.shape[-1])
+    sub_layer: SubLayer
+    block: LayerBlock
+    states: Sequence[State]
+    reading: LayerReading
+    evaluated: Sequence[Seen]
+    config: MeasureConfig
+
+    def __post_init__(self) -> None:
+        slot, probed = self.sub_layer.slot, self.reading.probed
+        self._moments = moments_of(probed[slot]) if slot in probed else None
+        self._module = getattr(self.block.layer, slot)
+        weight, bias = output_map(self._module)
+        if weight is None and self.sub_layer.parts:
+            raise HeadjaxError(f"{self.sub_layer.name}: its formulation has no output projection to solve")
+        array = np.asarray(fetch(weight[...]) if self.sub_layer.parts else np.zeros((0, 1)), np.float64)
+        self._weight, self._biased = array.reshape(-1, array.shape[-1]), bias is not None
 
     def measured(
         self, sensitivity: Sensitivity, removed: Future[tuple[list[int], list[Change]]]
     ) -> list[dict[str, Any]]:
         """Return all candidates as JSON data; `removed` is what that method returns."""
-        sub_layer, data = self._sub_layer, list[dict[str, Any]]()
+        sub_layer, data = self.sub_layer, list[dict[str, Any]]()
 
         def add(size: SubLayerSize, damage: float, attention: Kind | None, to: str = "") -> None:
             data.append({"level": list(size), "damage": damage, "attention": to_data(attention), "to": to})
 
-        (order, changes), removals = removed.result(), sub_layer.removals(self._space)
+        (order, changes), removals = removed.result(), sub_layer.removals(self.config.space)
         if changes:
             stacked = _stacked(changes)
-            damages = sensitivity.damages([products(stacked, seen) for seen in self._evaluated], sub_layer.name)
+            damages = sensitivity.damages([products(stacked, seen) for seen in self.evaluated], sub_layer.name)
             for size, damage in zip(removals, damages.tolist(), strict=True):
                 left = sub_layer.heads_left(order, size)
                 add(size, damage, sub_layer.attention and self._original.config_after_pruning(left))
-        for size in sub_layer.conversions(self._space) if sub_layer.parts else ():
-            converted = self._converted(size, sub_layer.heads_left(order, size))
-            if converted is not None:
-                to, module = converted
-                (damage,) = sensitivity.damages(self._errors(module), f"{sub_layer.name} {size}").tolist()
-                add(size, damage, module.kind, to)
+        for size in sub_layer.conversions(self.config.space) if sub_layer.parts else ():
+            heads, module = sub_layer.heads_left(order, size), self._original
+            module = module if len(heads) == module.num_heads else module.keep_heads(heads)
+            target = target_of(size, module.kind, module.width)
+            if target is None:  # the layer cannot have it
+                continue
+            quick = dataclasses.replace(target, solver=QUICK) if isinstance(target, ToCollaborative) else target
+            converted = convert_attention(module, quick, moments=self._moments)
+            (damage,) = sensitivity.damages(self._errors(converted), f"{sub_layer.name} {size}").tolist()
+            add(size, damage, converted.kind, describe(target))
         return data
 
     @property
     def _original(self) -> AttentionModule:
         """The attention with its heads' original numbers."""
-        module: AttentionModule = self._module.like(self._sub_layer.attention, self._module.params)
+        module: AttentionModule = self._module.like(self.sub_layer.attention, self._module.params)
         return module
 
     def removed(self) -> tuple[list[int], list[Change]]:
         """Return the order in which heads go, and the change of the map at every size of the removals."""
-        sub_layer, weight = self._sub_layer, self._weight
+        sub_layer, weight, biased = self.sub_layer, self._weight, self._biased
         if not sub_layer.parts:
             return [], []
-        sizes = sub_layer.removals(self._space)
-        sums = self._reading.sums[sub_layer.slot]
+        sizes, sums = sub_layer.removals(self.config.space), self.reading.sums[sub_layer.slot]
         if not np.isfinite(sums.gram).all():
             raise HeadjaxError(f"{sub_layer.name}: sums over the calibration tokens are not finite")
-        biased = self._bias is not None
         moments, _ = centred(sums.gram.sum(axis=0), biased)
         order: list[int] = []
         if sub_layer.attention is None:
@@ -299,47 +299,34 @@ class _Measuring:
         if not sizes:
             return order, []
         features = np.concatenate([np.setdiff1d(np.arange(len(weight)), removed), removed[::-1]])  # the last one first
-        kept = features[: min(left, key=lambda count: abs(count / len(weight) - CHOOSING))]
-        penalty = max(self._ridge(sums, kept, biased) * float(np.trace(moments)) / len(moments), 1e-30)
+        # The ridge has the least error on held-out examples where about a share `CHOOSING` of the features is left.
+        count = min(left, key=lambda count: abs(count / len(weight) - CHOOSING))
+        kept, ridge = np.isin(np.arange(len(weight)), features[:count]), 1.0
+        if kept.any():
+            ridge = refit(sums, kept, bias=biased, scale=np.ones(weight.shape[1]), weight=weight).ridge / 2.0
+        penalty = max(ridge * float(np.trace(moments)) / len(moments), 1e-30)
         mean = sums.gram[:, -1, :-1].sum(axis=0) / max(sums.tokens, 1.0) * biased
         changes = nested_refits(moments, weight, features, left, penalty)
         return order, [Change(change, -mean @ change) for change in changes]
 
-    def _ridge(self, sums: RefitSums, features: np.ndarray, biased: bool) -> float:
-        """Return the ridge with the least error on held-out examples where these features alone are left."""
-        kept = np.isin(np.arange(len(self._weight)), features)
-        if not kept.any():
-            return 1.0
-        scale = np.ones(self._weight.shape[1])
-        return refit(sums, kept, bias=biased, scale=scale, weight=self._weight).ridge / 2.0
-
-    def _converted(self, size: SubLayerSize, heads: Sequence[int]) -> tuple[str, AttentionModule] | None:
-        """Return the conversion of a size and the converted layer; None where the layer cannot have it."""
-        module = self._original
-        module = module if len(heads) == module.num_heads else module.keep_heads(heads)
-        target = target_of(size, module.kind, module.width)
-        if target is None:
-            return None
-        quick = dataclasses.replace(target, solver=QUICK) if isinstance(target, ToCollaborative) else target
-        return describe(target), convert_attention(module, quick, moments=self._moments)
-
     def _errors(self, module: AttentionModule) -> list[Any]:
         """Return what the errors of a converted layer cost on the evaluation batches, its map refitted."""
-        slot, states = self._sub_layer.slot, self._states
-        changed = own_copy(self._block.layer)
+        slot, states = self.sub_layer.slot, self.states
+        changed = own_copy(self.block.layer)
         setattr(changed, slot, module.like(module.kind.structure(), module.params))
         columns = jnp.asarray(module.ids, jnp.int32) if slot == "attention" and states[0].bias is not None else None
-        block = self._block.holding(changed, columns)
+        block = self.block.holding(changed, columns)
+        seen = functools.partial(_seen, block, slot, self.config.compute)
         parts = (
-            (_residual_sums(_seen(block, slot, self._compute, state), outputs[slot], number % 2), tokens_of(state))
-            for number, (state, outputs) in enumerate(zip(states, self._reading.outputs, strict=True))
+            (_residual_sums(seen(state), outputs[slot], number % 2), tokens_of(state))
+            for number, (state, outputs) in enumerate(zip(states, self.reading.outputs, strict=True))
         )
         sums = sum_over_batches(parts).whole()
         features, scale = np.ones(sums.gram.shape[-1] - 1, bool), np.ones(sums.square.shape[-1])
         solved = refit(sums, features, bias=output_map(module).bias is not None, scale=scale)
         change = solved.change if solved.helps else Change(*(np.zeros(part.shape) for part in solved.change))
         stacked = _stacked([change])
-        return [products(stacked, each, _seen(block, slot, self._compute, each.state)) for each in self._evaluated]
+        return [products(stacked, each, seen(each.state)) for each in self.evaluated]
 
 
 def _stacked(changes: Sequence[Change]) -> Change:
@@ -349,20 +336,7 @@ def _stacked(changes: Sequence[Change]) -> Change:
 
 @functools.partial(jax.jit, static_argnames=("slot", "compute"))
 def _seen(block: LayerBlock, slot: str, compute: Compute, state: State) -> SubLayerSeen:
-    """Return a sub-layer, without what follows it."""
     return block.sub_layers(state, compute)[1][slot]
-
-
-@functools.partial(jax.jit, static_argnames="compute")
-def _input_sums(block: LayerBlock, state: State, compute: Compute) -> dict[str, Any]:
-    """Return the sums over the inputs of a layer's attentions by slot; nothing else is computed."""
-    sums: dict[str, Any] = {}
-
-    def note(probe: Probe) -> None:
-        sums[probe.slot] = replicated_sums(input_sums(probe))
-
-    block.sub_layers(state, compute, probe=note)
-    return sums
 
 
 @jax.jit

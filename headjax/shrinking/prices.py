@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -75,13 +75,13 @@ def prices_of(
 def _option(
     sub_layer: SubLayer, candidate: Candidate, level: str, costs: Mapping[str, float], latency: Latency | None
 ) -> Option:
-    """Return the option of a candidate; no layer costs nothing."""
     name, attention = sub_layer.name, sub_layer.attention
     fields: dict[str, Any] = {"damage": candidate.damage, "to": candidate.to, **costs}
     option = Option(name, level, **fields)
     if candidate.size == NO_LAYER_SIZE:
         return option._replace(kind=NO_LAYER, **({"units": 0} if attention is None else {"heads": ()}))
-    option = option._replace(latency=0.0 if latency is None else latency.of(name, level))
+    if latency is not None:
+        option = option._replace(latency=latency.places[name] * (latency.ratios[name][level] if level else 1.0))
     if candidate.attention is None or attention is None:
         return option._replace(kind="units" if level else "whole", units=sub_layer.count(candidate.size))
     ids = tuple(head for head in attention.ids if head in candidate.attention.ids)
@@ -120,12 +120,10 @@ def _configs(model: Model, candidates: Candidates) -> dict[str, ModelConfig]:
         for candidate in candidates[sub_layer.name]:
             if candidate.size == NO_LAYER_SIZE:
                 continue
-            of_size = layers.setdefault(
-                str(candidate.size), {name: list(stack.layers) for name, stack in model.config.stacks().items()}
-            )
+            original = {name: list(stack.layers) for name, stack in model.config.stacks().items()}
+            of_stack = layers.setdefault(str(candidate.size), original)[sub_layer.stack]
             attention = candidate.attention
             fields = {sub_layer.slot: attention} if attention else {"hidden": sub_layer.count(candidate.size)}
-            of_stack = of_size[sub_layer.stack]
             of_stack[sub_layer.layer] = dataclasses.replace(of_stack[sub_layer.layer], **fields)
     return {level: model.config.with_layers(of_size) for level, of_size in layers.items()}
 
@@ -135,14 +133,13 @@ def native_levels(model: Model, candidates: Candidates) -> set[str]:
     if not _is_native(model.config, model):
         raise HeadjaxError("native: the original model has no native layout of its family; see headjax export")
     levels = {level for level, config in _configs(model, candidates).items() if _is_native(config, model)}
-    fewer_layers = all(_is_native(config, model) for config in set(_shorter(model.config)))
+    with_one_layer_less = {
+        model.config.with_layers({name: stack.layers[:number] + stack.layers[number + 1 :]})
+        for name, stack in model.config.stacks().items()
+        for number in range(len(stack.layers) if len(stack.layers) > 1 else 0)
+    }
+    fewer_layers = all(_is_native(config, model) for config in with_one_layer_less)
     return levels | ({str(NO_LAYER_SIZE)} if fewer_layers else set())
-
-
-def _shorter(config: ModelConfig) -> Iterator[ModelConfig]:
-    for name, stack in config.stacks().items():
-        for number in range(len(stack.layers) if len(stack.layers) > 1 else 0):
-            yield config.with_layers({name: stack.layers[:number] + stack.layers[number + 1 :]})
 
 
 def _is_native(config: ModelConfig, model: Model) -> bool:
@@ -174,10 +171,6 @@ class Latency(NamedTuple):
     places: Mapping[str, float]
     ratios: Mapping[str, Mapping[str, float]]
 
-    def of(self, name: str, level: str = "") -> float:
-        """Return the seconds of a sub-layer, whole or of a size."""
-        return self.places[name] * (self.ratios[name][level] if level else 1.0)
-
 
 def measure_latency(
     config: ModelConfig,
@@ -189,9 +182,7 @@ def measure_latency(
     """Time every sub-layer at every size: `levels` are the architectures by sub-layer and size."""
     wholes = {each.name: alone(config, each) for each in sub_layers}
     pairs = {
-        each.name: {
-            level: (wholes[each.name], alone(of_sub_layer, each)) for level, of_sub_layer in levels[each.name].items()
-        }
+        each.name: {level: (wholes[each.name], alone(smaller, each)) for level, smaller in levels[each.name].items()}
         for each in sub_layers
     }
     ratios = dict.fromkeys((pair for of_sub_layer in pairs.values() for pair in of_sub_layer.values()), 0.0)
@@ -211,11 +202,10 @@ def _shared_out(config: ModelConfig, wholes: Mapping[str, Part], clock: Clock) -
     names = {part: f"part {number}" for number, part in enumerate(dict.fromkeys(wholes.values()))}
     parts = {name: part for part, name in names.items()}
     turns = clock({"model": Part(config, "model"), "rest": Part(config, "rest")} | parts)
-    seconds = {
-        name: [second / len(part.config.stacks()[part.stack].layers) for second in turns[name]]
-        for name, part in parts.items()
+    by_name = {
+        name: [second / len(part.config.stacks()[part.stack].layers) for second in turns[names[part]]]
+        for name, part in wholes.items()
     }
-    by_name = {name: seconds[names[part]] for name, part in wholes.items()}
     sums = [sum(turn) for turn in zip(turns["rest"], *by_name.values(), strict=True)]
     whole, rest = statistics.median(turns["model"]), statistics.median(turns["rest"])
     medians = {name: statistics.median(times) for name, times in by_name.items()}
@@ -235,34 +225,21 @@ def alone(config: ModelConfig, sub_layer: SubLayer) -> Part:
     structure are equal parts.
     """
     stack, number, slot, *_ = sub_layer
-    stack_config = config.stacks()[stack]
-    field = "hidden" if slot == FEED_FORWARD else slot
-    one = dataclasses.replace(
-        stack_config.layers[0], **{field: getattr(stack_config.layers[number], field)}
-    ).structure()
-    one = dataclasses.replace(one, window=stack_config.layers[number].window)
-    return Part(config.with_layers({stack: (one,) * len(stack_config.layers)}), slot, stack)
+    layers, field = config.stacks()[stack].layers, "hidden" if slot == FEED_FORWARD else slot
+    one = dataclasses.replace(layers[0], **{field: getattr(layers[number], field)}).structure()
+    one = dataclasses.replace(one, window=layers[number].window)
+    return Part(config.with_layers({stack: (one,) * len(layers)}), slot, stack)
 
 
-@dataclasses.dataclass(frozen=True)
-class Stopwatch:
-    """A clock of this machine."""
-
-    model: Model
-    batch: Batch
-
-    def __call__(self, parts: Mapping[str, Part]) -> Mapping[str, Sequence[float]]:
-        """Return the seconds of every part's calls; the parts take turns."""
-        batch = device_batch(self.model.config, self.batch)
-        calls = {name: functools.partial(_computed, part, self._params(part), batch) for name, part in parts.items()}
-        return seconds_in_turns(calls, repeats=REPEATS, warmup=2)
-
-    def _params(self, part: Part) -> Params:
-        """Return the model's parameters, those of the part's stack drawn in their new shapes."""
-        if not part.stack:
-            return self.model.params
-        tensors = {part.stack: part.config.tensors()[part.stack]}
-        return self.model.params | initialize(tensors, jax.random.key(0), part.config.initializer)
+def time_parts(model: Model, batch: Batch, parts: Mapping[str, Part]) -> Mapping[str, Sequence[float]]:
+    """Return the seconds of every part's calls on this machine; the parts take turns."""
+    arrays, calls = device_batch(model.config, batch), {}
+    for name, part in parts.items():
+        # The part's stack is drawn in its new shapes.
+        tensors = {part.stack: part.config.tensors()[part.stack]} if part.stack else {}
+        params = model.params | initialize(tensors, jax.random.key(0), part.config.initializer)
+        calls[name] = functools.partial(_computed, part, params, arrays)
+    return seconds_in_turns(calls, repeats=REPEATS, warmup=2)
 
 
 @functools.partial(jax.jit, static_argnames="part")

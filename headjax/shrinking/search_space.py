@@ -102,7 +102,6 @@ class SubLayer(NamedTuple):
 
     @property
     def head_stack(self) -> str:
-        """Head stack of an attention."""
         return head_stack_at(self.stack, self.slot)
 
     @property
@@ -118,15 +117,13 @@ class SubLayer(NamedTuple):
     def removals(self, space: SearchSpace) -> list[SubLayerSize]:
         """Return the sizes that leave fewer heads or units alone, each another number."""
         sizes: dict[int, SubLayerSize] = {}
-        shares = space.units if self.attention is None else space.heads
-        for share in shares:
+        for share in space.units if self.attention is None else space.heads:
             size = SubLayerSize(units=share) if self.attention is None else SubLayerSize(share)
             if self.count(size) < self.parts:
                 sizes.setdefault(self.count(size), size)
         return list(sizes.values())
 
     def conversions(self, space: SearchSpace) -> Sequence[SubLayerSize]:
-        """Return the sizes with a conversion."""
         if self.attention is None:
             return ()
         return space.cached if self.head_stack == "decoder" else space.others
@@ -174,9 +171,27 @@ def heads_left(count: int, share: float) -> int:
 
 
 def target_of(size: SubLayerSize, attention: Kind, width: int) -> Target | None:
-    """Return the conversion of a size for a layer with the heads that are left; None where it cannot have it."""
-    text = _target_text(size, attention, width)
-    target = None if text is None else parse_target(text)
+    """Return the conversion of a size for a layer with the heads that are left.
+
+    None where the layer cannot have it, or where its sizes are no smaller than the layer's.
+    """
+    head_dim = getattr(attention, "head_dim", 0)
+    value_dim = getattr(attention, "values", head_dim)
+    heads, groups = attention.num_heads, len(set(attention.groups))
+    even = max(2 * round(size.size * head_dim / 2), 2)
+    if size.to == "grouped":
+        left = heads_left(groups, size.size)
+        text, smaller = f"kv_heads={left}", left < groups
+    elif size.to == "latent":
+        # Beside a latent, keys that turn keep their position: with it, the cache is no more than the share.
+        rank = max(round(size.size * groups * (head_dim + value_dim)) - is_rotary(attention), 1)
+        text, smaller = f"rank={min(rank, width)}", rank < groups * (head_dim + value_dim)
+    elif size.to == "fixed":
+        text, smaller = f"head_dim={even},value_dim={value_dim}", even < head_dim and groups == heads
+    else:
+        shared = max(2 * round(size.size * groups * head_dim / 2), 2)
+        text, smaller = f"shared_dim={shared}", shared < groups * head_dim
+    target = parse_target(f"{size.to}:{text}") if smaller else None
     if not isinstance(target, Target):
         return None
     try:
@@ -184,22 +199,3 @@ def target_of(size: SubLayerSize, attention: Kind, width: int) -> Target | None:
     except ConfigError:
         return None
     return target
-
-
-def _target_text(size: SubLayerSize, attention: Kind, width: int) -> str | None:
-    """Return a conversion with the sizes of a layer; None where these are no smaller than the layer's."""
-    head_dim = getattr(attention, "head_dim", 0)
-    value_dim = getattr(attention, "values", head_dim)
-    heads, groups = attention.num_heads, len(set(attention.groups))
-    if size.to == "grouped":
-        left = heads_left(groups, size.size)
-        return f"grouped:kv_heads={left}" if left < groups else None
-    if size.to == "latent":
-        # Beside a latent, keys that turn keep their position: with it, the cache is no more than the share.
-        rank = max(round(size.size * groups * (head_dim + value_dim)) - is_rotary(attention), 1)
-        return f"latent:rank={min(rank, width)}" if rank < groups * (head_dim + value_dim) else None
-    even = max(2 * round(size.size * head_dim / 2), 2)
-    if size.to == "fixed":
-        return f"fixed:head_dim={even},value_dim={value_dim}" if even < head_dim and groups == heads else None
-    shared = max(2 * round(size.size * groups * head_dim / 2), 2)
-    return f"collaborative:shared_dim={shared}" if shared < groups * head_dim else None

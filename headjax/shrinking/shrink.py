@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -19,19 +21,21 @@ from headjax.core.progress import Progress, Update, silent
 from headjax.evaluation.task import Task
 from headjax.heads.agreement import agreement_kind
 from headjax.heads.head_id import HeadId, HeadLayer, all_heads
-from headjax.heads.program import Loss
+from headjax.heads.loss_checks import parameters_of, unrecognised
+from headjax.heads.program import Loss, mean_loss, prepare
 from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
+from headjax.heads.scoring import score_heads
+from headjax.heads.site import AttentionSite, at_path, kept_along, ones
 from headjax.heads.surgery import prune_units, remove_layers
 from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import shows_sub_layers
 from headjax.nn.state import Compute
-from headjax.shrinking.by_loss import shrink_by_loss
-from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Choice, Prices, Shrunk, choose, frontier
+from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Choice, Option, Prices, Shrunk, choose, frontier
 from headjax.shrinking.measure import MeasureConfig, count_candidates, kept_moments, measure, missing
-from headjax.shrinking.prices import Stopwatch, native_levels, prices_of
+from headjax.shrinking.prices import native_levels, prices_of, time_parts
 from headjax.shrinking.search_space import sub_layers_of
 from headjax.storage.files import Kept, key_of_study
 from headjax.storage.paths import path_of
@@ -73,14 +77,14 @@ class Budget(Checked):
             require(amount > 0.0, name, f"must be above 0, got {amount}")
 
     def amounts(self) -> dict[str, float]:
-        """Return the budgets that are there, by quantity."""
+
         return {name: getattr(self, name) for name in QUANTITIES if getattr(self, name) is not None}
 
     def limits(self, prices: Prices) -> dict[str, float]:
-        """Return the greatest costs in numbers."""
-        units = {"latency": 1e-3}
+        """Return the greatest costs in numbers, of the latency in seconds."""
+        units = dict.fromkeys(QUANTITIES, 1.0) | {"latency": 1e-3}
         return {
-            name: amount * (prices.whole(name) if amount <= 1.0 else units.get(name, 1.0))
+            name: amount * (prices.whole(name) if amount <= 1.0 else units[name])
             for name, amount in self.amounts().items()
         }
 
@@ -107,7 +111,7 @@ def shrink(
     is then repaired from front to back; nothing is trained. The choice and the history have the old numbers of layers.
 
     With a loss, and for any other model, only the numbers of heads of attention layers are chosen, by the rise of the
-    loss, within a budget of their parameters (`headjax.shrinking.by_loss`).
+    loss, within a budget of their parameters.
 
         >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
         >>> def loss(model, x):
@@ -136,15 +140,13 @@ def shrink(
     require(bool(budget.amounts()), "budget", "names no quantity")
     model, batches = _on_examples(model, examples, calibrate, seed)
     if loss is None and shows_sub_layers(model):
-        walked, by_walk = cast(Model, model), on_automatic_axes(_shrink_by_walk)
-        return by_walk(walked, batches, budget, measuring, native, uniform or native, progress)
+        return _shrink_by_walk(cast(Model, model), batches, budget, measuring, native, uniform or native, progress)
     others = {name: name in budget.amounts() for name in QUANTITIES[1:]}
     others |= {"native": native, "measuring": measuring != MeasureConfig()}
     for name, asked in others.items():
         if asked:
             raise HeadjaxError(f"{name}: needs a model that offers the walk (headjax.models.walk), and no loss")
-    options: dict[str, Any] = {"loss": loss, "uniform": uniform, "strict": strict, "progress": progress}
-    return shrink_by_loss(model, batches, budget.limits, **options)
+    return _shrink_by_loss(model, batches, budget, loss, uniform, strict, progress)
 
 
 def _on_examples(model: Any, examples: Task | Sequence[Any], calibrate: int, seed: int) -> tuple[Any, list[Any]]:
@@ -158,6 +160,7 @@ def _on_examples(model: Any, examples: Task | Sequence[Any], calibrate: int, see
     return model, batches
 
 
+@on_automatic_axes
 def _shrink_by_walk(
     model: Model,
     batches: Sequence[Batch],
@@ -167,7 +170,6 @@ def _shrink_by_walk(
     uniform: bool,
     progress: Progress,
 ) -> Shrunk:
-    """Measure, choose, and build."""
     timed = "latency" in budget.amounts()
     kept = measurements(model, batches, measuring)
     prices = measured_prices(model, batches, measuring, kept=kept, native=native, timed=timed, progress=progress)
@@ -177,6 +179,83 @@ def _shrink_by_walk(
     left = {f"{name}/{head}" for name, option in choice.options.items() for head in option.heads or ()}
     removed = tuple(head for head in all_heads(model.config) if str(head) not in left)
     return Shrunk(built, removed, choice, frontier(prices, next(iter(budget.amounts())), uniform=uniform), prices)
+
+
+def _shrink_by_loss(
+    model: nnx.Module,
+    batches: Sequence[Any],
+    budget: Budget,
+    loss: Loss | None,
+    uniform: bool,
+    strict: bool,
+    progress: Progress,
+) -> Shrunk:
+    """Return a model with fewer heads, as many in each layer as cost the least loss within the budget.
+
+    In every layer the least important heads go first, in whole groups where KV heads serve several; layers that lie
+    along one axis (`nnx.scan`) keep equal numbers. The rise of the loss is measured, with gates, for every number of
+    heads that the layer alone could keep. The integer program takes one number a layer, so that the sum of these rises
+    is least. Output projections are then refitted, and the heads are removed.
+    """
+    program, state = prepare(model, loss)
+    for site in program.sites:
+        if site.tied:
+            raise HeadjaxError(f"{site.path}: its layers share their parameters; none shrinks alone")
+    importance, gates = score_heads(model, batches, loss=loss, strict=strict).score("importance"), ones(program.sites)
+    masks = {_name(site): _masks(site, [importance[head] for head in site.head_ids()]) for site in program.sites}
+    options = dict[str, tuple[Option, ...]]()
+    with progress("measuring", sum(map(len, masks.values())) - len(masks), "removal") as bar:
+        baseline, done = mean_loss(program, state, gates, batches), 0
+        for site in program.sites:
+            layer, name = at_path(model, site.path), _name(site)
+            whole, *smaller = masks[name]
+            options[name] = (_option(site, layer, whole, 0.0),)
+            for kept in smaller:
+                closed = gates | {site.path: jnp.asarray(kept.reshape(site.shape), jnp.float32)}
+                rise = mean_loss(program, state, closed, batches) - baseline
+                options[name] += (_option(site, layer, kept, rise),)
+                done += 1
+                bar(done, {})
+    others = unrecognised(program, state, program.read(batches[0]))
+    rest = float(parameters_of(model, others, [site.path for site in program.sites]))
+    prices = Prices(options, dict.fromkeys(QUANTITIES, 0.0) | {"parameters": rest}, "loss")
+    choice = choose(prices, budget.limits(prices), uniform=uniform)
+    gone = list[HeadId]()
+    for site in program.sites:
+        taken = options[_name(site)].index(choice.options[_name(site)])
+        kept = masks[_name(site)][taken].reshape(-1)
+        gone += [head for head, stays in zip(site.head_ids(), kept, strict=True) if not stays]
+    shrunk = reconstruct(model, batches, gone, loss=loss).model if gone else model
+    return Shrunk(shrunk, tuple(gone), choice, frontier(prices, "parameters", uniform=uniform), prices)
+
+
+def _name(site: AttentionSite) -> str:
+    """Return the name of a site among the options: its stack, so that layers can be alike, and its layer."""
+    return "{}/{}".format(*site.places[0])
+
+
+def _masks(site: AttentionSite, importance: Sequence[float]) -> list[np.ndarray]:
+    """Return which heads are kept, `[layers, heads]`, with no group gone, then one after another of the least."""
+    numbers, group_of = np.unique(site.groups if site.kv_heads > 1 else np.arange(site.heads), return_inverse=True)
+    by_group = np.reshape(importance, (-1, site.heads)) @ np.eye(len(numbers))[group_of]  # [layers, groups]
+    rank = by_group.argsort(axis=-1).argsort(axis=-1)
+    return [rank[:, group_of] >= gone for gone in range(len(numbers))]
+
+
+def _option(site: AttentionSite, layer: Any, kept: np.ndarray, damage: float) -> Option:
+    """Return the option that keeps these heads, `[layers, heads]`, with the parameters of all layers of the site."""
+    query = kept[0]
+    key = np.isin(np.arange(site.kv_heads), site.groups[query])
+    total = sum(array.size for array in jax.tree.leaves(nnx.state(layer, nnx.Param)))
+    for path, axis, kinds in site.held():
+        variable = at_path(layer, path)
+        if isinstance(variable, nnx.Param):
+            array = variable[...]
+            share = kept_along(site, path, array.shape, axis, kinds, query, key).mean()
+            total -= round(array.size * (1.0 - share))
+    heads = tuple(np.flatnonzero(query).tolist())
+    level, kind = ("", "whole") if query.all() else (f"{len(heads)} heads", "heads")
+    return Option(_name(site), level, kind, heads, damage=damage, parameters=float(total))
 
 
 def measurements(model: Model, batches: Sequence[Batch], measuring: MeasureConfig) -> Kept:
@@ -207,7 +286,7 @@ def measured_prices(
     with progress("measuring forms", count_candidates(model, measuring.space), "form") as bar:
         candidates = measure(model, batches, measuring, kept=kept, progress=bar)
     damage = "loss" if measuring.labels else agreement_kind(model.config)
-    clock = Stopwatch(model, batches[len(batches) // 2]) if timed else None
+    clock = functools.partial(time_parts, model, batches[len(batches) // 2]) if timed else None
     length = measuring.length or mean_length(batches)
     prices = prices_of(model, candidates, damage, length, kept, clock, progress)
     if native:
@@ -253,8 +332,7 @@ def build(
         to |= {here: option.to} if option.to else {}
     smaller = prune(model, gone)
     if to:
-        moments = None if kept is None else kept_moments(kept, to)
-        moments = collect(model, batches) if moments is None else moments
+        moments = (None if kept is None else kept_moments(kept, to)) or collect(model, batches)
         smaller = convert(smaller, to, batches={here: moments[here] for here in to}).model
     if any(option.kind != "whole" for option in chosen.values()):
         refit = functools.partial(reconstruct, model, batches, (), feed_forward=True, compute=compute)
@@ -268,11 +346,8 @@ def build(
 def decision(choice: Choice) -> dict[str, Any]:
     """Return a choice as JSON data."""
     layers = {
-        name: {
-            "form": option.description,
-            "damage": option.damage,
-            **({"heads": list(option.heads)} if option.heads else {}),
-        }
+        name: {"form": option.description, "damage": option.damage}
+        | ({"heads": list(option.heads)} if option.heads else {})
         for name, option in choice.options.items()
     }
     return {"damage": choice.damage, "bound": choice.bound, "costs": dict(choice.costs), "layers": layers}

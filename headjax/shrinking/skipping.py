@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,8 +16,9 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.kind import own_copy
 from headjax.heads.agreement import Predictions, agreement_kind, compare, predictions_of
 from headjax.heads.block_maps import with_change
+from headjax.heads.program import sum_over
 from headjax.heads.refit import refit
-from headjax.heads.statistics import sum_over
+from headjax.heads.site import at_path
 from headjax.heads.sums import LayerStep, States
 from headjax.heads.surgery import output_map
 from headjax.models.config import Batch
@@ -25,8 +26,8 @@ from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD, LayerBlock, blocks_of, embed, step
 from headjax.nn.state import Compute, State
 
-Compensation = Mapping[str, Sequence[jax.Array | None]]
-"""Weights and biases of the output maps of a layer, by slot, that make up for the layer before it."""
+Compensation = Mapping[str, jax.Array]
+"""Arrays of the output maps of a layer, by path, that make up for the layer before it."""
 
 
 def compensation_for(
@@ -37,7 +38,7 @@ def compensation_for(
     Each map makes up for what the stream lacks of the original one, as the build's do. The feed-forward is left as it
     is: solving its many units would take more than all other work on a layer, for little gain.
     """
-    slots, compensation = [slot for slot in block.layer.config.slots if slot != FEED_FORWARD], dict[str, Any]()
+    slots = [slot for slot in block.layer.config.slots if slot != FEED_FORWARD]
     here = LayerStep([(block, block)], list(map(States, states, without)), compute, slots=slots)
     for slot in slots:
         weight, bias = output_map(getattr(here.layer, slot))
@@ -48,9 +49,7 @@ def compensation_for(
         solved = refit(sums, kept, bias=bias is not None, scale=scale)
         if solved.helps:
             here.replace_layer(with_change(here.layer, slot, solved.change))
-            maps = output_map(getattr(here.layer, slot))
-            compensation[slot] = [None if variable is None else variable.get_raw_value() for variable in maps]
-    return compensation
+    return here.changed
 
 
 def skipped_damages(
@@ -79,31 +78,32 @@ def skipped_damages(
 def _sums_of_batch(
     model: Model, batch: Batch, compensations: Mapping[str, Compensation], labels: bool, compute: Compute
 ) -> dict[str, Any]:
-    """Return the sums of `compare` of one batch, by the layer that is left out."""
+    """Return the sums of the measure of one batch, or of the rise of the loss, with weights by the layer left out."""
     state: State = embed(model, batch, compute)
     without: dict[str, State] = {}
     last = ""
     for block in blocks_of(model):
         passed = {name: step(block, each, compute) for name, each in without.items() if name != last}
         if last:
-            repaired = isinstance(block, LayerBlock) and last in compensations
-            behind = _with_maps(cast(LayerBlock, block), compensations[last]) if repaired else block
+            behind = block
+            if isinstance(block, LayerBlock) and last in compensations:
+                layer = own_copy(block.layer)
+                for path, array in compensations[last].items():
+                    at_path(layer, path.replace("/", ".")).set_raw_value(array)
+                behind = block.holding(layer)
             passed[last] = step(behind, without[last], compute)
         if isinstance(block, LayerBlock):
             last = f"{block.stack}/{block.place.value}"
             passed[last] = state
         state, without = step(block, state, compute), passed
-    whole = _read(model, state, labels, compute)
-    return {name: _compared(model, whole, each, labels, compute) for name, each in without.items()}
-
-
-def _with_maps(block: LayerBlock, maps: Compensation) -> LayerBlock:
-    layer = own_copy(block.layer)
-    for slot, arrays in maps.items():
-        for variable, array in zip(output_map(getattr(layer, slot)), arrays, strict=True):
-            if variable is not None:
-                variable.set_raw_value(array)
-    return block.holding(layer)
+    whole, sums = _read(model, state, labels, compute), {}
+    for name, each in without.items():
+        other = _read(model, each, labels, compute)
+        if labels:
+            sums[name] = (other.values - whole.values).sum(), whole.weight.sum()
+        else:
+            sums[name] = compare(agreement_kind(model.config), whole, other)
+    return sums
 
 
 @functools.partial(jax.jit, static_argnames=("labels", "compute"))
@@ -113,11 +113,3 @@ def _read(model: Model, state: State, labels: bool, compute: Compute) -> Predict
     if labels:
         return Predictions(*model.losses(output, state.batch, smoothed=False))
     return predictions_of(model.config, output, state.batch)
-
-
-def _compared(model: Model, whole: Predictions, state: State, labels: bool, compute: Compute) -> Any:
-    """Return the sum of the measure over one batch, or of the rise of the loss, and its weight."""
-    other = _read(model, state, labels, compute)
-    if labels:
-        return (other.values - whole.values).sum(), whole.weight.sum()
-    return compare(agreement_kind(model.config), whole, other)

@@ -64,8 +64,13 @@ def trim_vocabulary(model: Model, texts: Iterable[str]) -> Model:
 
     params = map_tensors(cut, smaller.tensors())
     vocabulary = json.dumps(_trimmed(data, new), ensure_ascii=False)
-    trimmed = dataclasses.replace(tokenizer, vocabulary=vocabulary)
-    files = _files(model.files, new)
+    trimmed, files = dataclasses.replace(tokenizer, vocabulary=vocabulary), dict(model.files)
+    if GENERATION in files:  # an export writes the tokenizer's own files anew
+        fields = json.loads(files[GENERATION])
+        for name, ids in fields.items():
+            if name.endswith("_token_id"):
+                fields[name] = [new[each] for each in ids] if isinstance(ids, list) else new.get(ids, ids)
+        files[GENERATION] = json.dumps(fields).encode()
     model = model.replace(config=smaller, params=params, tokenizer=trimmed, files=files)
     return model.with_entry("trim_vocabulary", kept=kept)
 
@@ -73,10 +78,8 @@ def trim_vocabulary(model: Model, texts: Iterable[str]) -> Model:
 def _with_parts(algorithm: Mapping[str, Any], tokens: Collection[int], names: Mapping[int, str]) -> set[int]:
     """Return ids with those of all tokens that merges make them of, and of the token for what is unknown."""
     kept, ids = set(tokens), {token: number for number, token in names.items()}
-    unknown = algorithm.get("unk_token")
-    kept |= (
-        {ids[unknown]} if unknown in ids else {algorithm["unk_id"]} if algorithm.get("unk_id") is not None else set()
-    )
+    unknown = ids.get(algorithm.get("unk_token", ""), algorithm.get("unk_id"))
+    kept |= set() if unknown is None else {unknown}
     makers: dict[str, list[Sequence[str]]] = {}
     for merge in algorithm.get("merges") or ():
         parts = _parts(merge)
@@ -103,11 +106,9 @@ def _trimmed(data: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, Any]:
         algorithm["vocab"] = [piece for number, piece in enumerate(algorithm["vocab"]) if number in new]
         algorithm["unk_id"] = new.get(algorithm.get("unk_id", -1))
     if "merges" in algorithm:
-        algorithm["merges"] = [
-            merge
-            for merge in algorithm["merges"]
-            if {"".join(_parts(merge)), *_parts(merge)} <= algorithm["vocab"].keys()
-        ]
+        whole = algorithm["vocab"].keys()
+        merges = algorithm["merges"]
+        algorithm["merges"] = [each for each in merges if {"".join(_parts(each)), *_parts(each)} <= whole]
     added = [token | {"id": new[token["id"]]} for token in data["added_tokens"] if token["id"] in new]
     padding = data.get("padding")
     if padding is not None:
@@ -128,19 +129,3 @@ def _renumbered(processor: Any, new: Mapping[int, int]) -> Any:
             for name, entry in processor.items()
         }
     return processor
-
-
-def _files(files: Mapping[str, bytes], new: Mapping[int, int]) -> dict[str, bytes]:
-    """Return the files that came with a model, with new ids for generation; an export writes the tokenizer's anew."""
-    trimmed = dict(files)
-    if GENERATION in trimmed:
-        fields = json.loads(trimmed[GENERATION])
-        trimmed[GENERATION] = json.dumps({name: _new_ids(name, value, new) for name, value in fields.items()}).encode()
-    return trimmed
-
-
-def _new_ids(field: str, value: Any, new: Mapping[int, int]) -> Any:
-    """Return the ids in a field such as `eos_token_id`, renumbered."""
-    if not field.endswith("_token_id"):
-        return value
-    return [new[each] for each in value] if isinstance(value, list) else new.get(value, value)

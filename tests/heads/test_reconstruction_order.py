@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.heads import sensitivity
+from headjax.heads import agreement
+from headjax.heads.program import batches_for
 from headjax.heads.refit import layer_removals
-from headjax.heads.sums import batches_for
 from tests import tiny
 from tests.models.test_encoder import config
 
@@ -31,7 +31,7 @@ def refit_error(contexts, output, removed):
     return float(np.square(target - contexts[:, kept] @ solved).sum() / len(contexts))
 
 
-@pytest.mark.parametrize("groups", [None, [(0, 2), (1, 3)]])
+@pytest.mark.parametrize("groups", [[(head,) for head in range(HEADS)], [(0, 2), (1, 3)]])
 def test_errors_add_up_to_the_error_of_the_heads_removed_together(groups, monkeypatch):
     monkeypatch.setattr("headjax.heads.refit.DAMPING", 1e-12)
     contexts, moments, output = layer()
@@ -40,7 +40,7 @@ def test_errors_add_up_to_the_error_of_the_heads_removed_together(groups, monkey
         expected = refit_error(contexts, output, {head for group in found.order[:count] for head in group})
         assert found.errors[count] == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert found.errors[-1] == pytest.approx(np.square(contexts @ output.reshape(FEATURES, WIDTH)).sum() / 200)
-    first = {group: refit_error(contexts, output, set(group)) for group in groups or [(h,) for h in range(HEADS)]}
+    first = {group: refit_error(contexts, output, set(group)) for group in groups}
     assert found.order[0] == min(first, key=first.get)
 
 
@@ -84,14 +84,14 @@ def test_logits_of_a_large_vocabulary_are_read_in_parts(monkeypatch):
     decoder = tiny.model(tiny.decoder_config())
     numbers = 8 * decoder.config.vocab_size
     order = headjax.reconstruction_order(decoder, BATCHES)
-    monkeypatch.setattr(sensitivity, "LOGITS", 2 * numbers)
+    monkeypatch.setattr(agreement, "LOGITS", 2 * numbers)
     assert headjax.reconstruction_order(decoder, BATCHES) == order
-    parts = sensitivity.in_parts(decoder, BATCHES)
+    parts = agreement.in_parts(decoder, BATCHES)
     assert [len(part["input_ids"]) for part in parts] == [2] * 4
     for name in BATCHES[0]:
         joined = np.concatenate([part[name] for part in parts])
         assert (joined == np.concatenate([batch[name] for batch in BATCHES])).all()
-    assert sensitivity.in_parts(tiny.model(config(task=headjax.tasks.Classification(classes=2))), BATCHES) == BATCHES
+    assert agreement.in_parts(tiny.model(config(task=headjax.tasks.Classification(classes=2))), BATCHES) == BATCHES
 
 
 def test_no_labels_are_read():

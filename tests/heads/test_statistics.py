@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.heads import statistics
-from headjax.heads.statistics import ROLES, Pattern, head_roles, role_counts, sum_over
+from headjax.heads import seam
+from headjax.heads.program import sum_over
+from headjax.heads.scoring import ROLES, head_roles, role_counts
+from headjax.heads.seam import Pattern
 from headjax.nn.state import Probe
 from tests import tiny
 from tests.closeness import assert_close
@@ -32,30 +34,30 @@ MIXED = -(0.7 * math.log(0.7) + 3 * 0.1 * math.log(0.1))
 
 def test_entropy_of_hand_made_probabilities():
     expected = [[math.log(4), 0.0], [math.log(2), MIXED], [0.0, 0.0]]
-    assert_close(statistics.entropy(probe(WEIGHTS))[0], expected, sums=SUMS)
-    assert_close(statistics.normalized_entropy(probe(WEIGHTS))[0], expected / np.log(4), sums=SUMS)
+    assert_close(seam.entropy(probe(WEIGHTS))[0], expected, sums=SUMS)
+    assert_close(seam.normalized_entropy(probe(WEIGHTS))[0], expected / np.log(4), sums=SUMS)
 
 
 def test_normalized_entropy_counts_the_keys_a_query_may_see():
     causal = [[[1.0, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]], [[1.0, 0, 0], [1.0, 0, 0], [0.5, 0.5, 0]]]
     expected = [[0.0, 0.0], [1.0, 0.0], [1.0, math.log(2) / math.log(3)]]
-    got = statistics.normalized_entropy(probe(causal, mask=headjax.nn.Mask(causal=True)))
+    got = seam.normalized_entropy(probe(causal, mask=headjax.nn.Mask(causal=True)))
     assert_close(got[0], expected, sums=SUMS)
     keys = jnp.array([[True, True, False]])
     padded = [[[0.5, 0.5, 0.0]] * 3, [[1.0, 0.0, 0.0]] * 3]
     assert_close(
-        statistics.normalized_entropy(probe(padded, mask=headjax.nn.Mask(keys=keys)))[0], [[1.0, 0.0]] * 3, sums=SUMS
+        seam.normalized_entropy(probe(padded, mask=headjax.nn.Mask(keys=keys)))[0], [[1.0, 0.0]] * 3, sums=SUMS
     )
 
 
 def test_distance_of_hand_made_probabilities():
     expected = [[1.5, 0.0], [0.5, 0.7 + 0.1 + 0.2], [1.0, 0.0]]
-    assert_close(statistics.distance(probe(WEIGHTS))[0], expected, sums=SUMS)
+    assert_close(seam.distance(probe(WEIGHTS))[0], expected, sums=SUMS)
 
 
 def test_an_implementation_without_probabilities_is_an_error():
     with pytest.raises(headjax.KernelError, match="holds no probabilities"):
-        statistics.entropy(probe(None))
+        seam.entropy(probe(None))
 
 
 def test_sums_are_taken_in_float64_on_the_host():

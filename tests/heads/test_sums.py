@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.heads.device_sums import ROWS, sums_by_half
+from headjax.heads.sums import ROWS, sums_by_half
 from tests import tiny
 from tests.closeness import assert_close
 from tests.compiled import programs

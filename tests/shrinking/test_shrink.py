@@ -15,16 +15,14 @@ from scipy.stats import spearmanr
 import headjax
 from headjax.conversion.calibration import collect
 from headjax.core.progress import silent
-from headjax.heads.agreement import agreement
-from headjax.heads.sensitivity import Sensitivity
-from headjax.heads.sums import held_back
+from headjax.heads.agreement import Sensitivity, agreement
+from headjax.heads.program import held_back
 from headjax.heads.surgery import count_units, map_feed_forward, remove_layers
 from headjax.hub.exporting import layout_of_export
 from headjax.models import walk
-from headjax.shrinking.choice import NO_LAYER, Choice, Option, Prices, choose, choose_if_any
+from headjax.shrinking.choice import NO_LAYER, Choice, ChoiceSummary, Option, Prices, choose, choose_if_any
 from headjax.shrinking.measure import kept_moments, measure
 from headjax.shrinking.shrink import build, measured_prices, measurements
-from headjax.shrinking.summary import ChoiceSummary
 from tests import tiny
 from tests.closeness import assert_close
 from tests.compiled import programs
