@@ -11,8 +11,6 @@ import headjax
 from headjax.evaluation.predictions import Inputs, predict
 from headjax.hub.either import loading, read_config, read_model
 from headjax.hub.importing import config_of
-from headjax.hub.sentences import task_files
-from tests.command_line import main
 from tests.data.vocabulary import write_lines
 from tests.hub.directories import BERT, CONFIGS, example_batch, max_difference, model_of, refused_export
 from tests.hub.test_companions import contents
@@ -43,7 +41,6 @@ POOLING, SETTINGS, TEXTS = "1_Pooling/config.json", "config_sentence_transformer
 TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 READ = [
     ({POOLING: {"pooling_mode": "cls"}}, {"pooling": ("cls",)}),
-    ({POOLING: {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}}, {"pooling": ("cls",)}),
     (
         {
             POOLING: {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True},
@@ -92,14 +89,9 @@ REFUSED = [
     ({SETTINGS: {"prompts": {"a": "b"}, "default_prompt_name": "query"}}, "default_prompt_name: 'query'"),
     ({SETTINGS: {"similarity_fn_name": "angle"}}, "similarity_fn_name: 'angle'"),
     ({TEXTS: {"processing_kwargs": {"text": {"padding": "max_length"}}}}, "processing_kwargs"),
-    ({TEXTS: {"query_length": 4}}, f"{TEXTS}: query_length: 4"),
     ({TEXTS: {"modality_config": {"text": TEXT, "message": TEXT}}}, f"{TEXTS}: modality_config"),
     ({TEXTS: {"tokenizer_args": {"truncation_side": "left"}}}, f"{TEXTS}: tokenizer_args: truncation_side: 'left'"),
-    ({TEXTS: {"reads_backwards": True}}, f"{TEXTS}: reads_backwards: True"),
     ({SETTINGS: {"model_type": "SparseEncoder"}}, f"{SETTINGS}: model_type: 'SparseEncoder'"),
-    ({SETTINGS: {"truncate_dim": 0}}, f"{SETTINGS}: truncate_dim: expected a positive integer"),
-    ({SETTINGS: {"layers": [1, 2]}}, f"{SETTINGS}: layers: "),
-    ({POOLING: {"pooling_mode_median": True}}, f"{POOLING}: pooling_mode_median: True"),
     ({"2_Normalize/config.json": {"module_input_name": "token_embeddings"}}, "2_Normalize/config.json: module_input"),
     (
         {"modules.json": modules("", "1_Pooling", "2_Dense"), "2_Dense/config.json": {"use_residual": True}},
@@ -139,13 +131,11 @@ SCORES = [
     (ALONE | {SETTINGS: {"activation_fn": IDENTITY}}, {"sentence_transformers": {"activation_fn": SIGMOID}}, {}),
     (ALONE | {TEXTS: {"max_seq_length": 7}}, {}, {"activation": "sigmoid", "max_seq_length": 7}),
     ({}, {}, {}),  # a directory of transformers alone
-    ({"tokenizer_config.json": {"model_max_length": 5}}, {}, {}),
     (
         {"tokenizer_config.json": {"model_max_length": 5}},
         {"sentence_transformers": {"activation_fn": SIGMOID, "version": "5.0"}},
         {"activation": "sigmoid", "max_seq_length": 5},
     ),
-    ({}, {"sentence_transformers": {"activation_fn": "torch.nn.Identity"}}, {}),
     ({}, {"sbert_ce_default_activation_function": "torch.nn.Sigmoid"}, {"activation": "sigmoid"}),
 ]
 
@@ -185,32 +175,12 @@ def with_plain_task(model):
     [
         (ALONE | {SETTINGS: {"activation_fn": "torch.nn.modules.activation.Tanh"}}, 1, f"{SETTINGS}: activation_fn: "),
         (ALONE | {SETTINGS: {"activation_fn": SIGMOID}}, 3, f"{SETTINGS}: activation_fn: "),
-        (ALONE | {SETTINGS: {"prompts": {"q": "the "}, "default_prompt_name": "q"}}, 1, "default_prompt_name: "),
-        (ALONE | {SETTINGS: {"truncate_sides": 3}}, 1, f"{SETTINGS}: truncate_sides: "),
         (ALONE | {TEXTS: {"transformer_task": "fill-mask"}}, 1, f"{TEXTS}: transformer_task: "),
     ],
 )
 def test_a_cross_encoder_that_computes_something_else_is_refused(files, labels, said, tmp_path):
     with pytest.raises(headjax.ConfigError, match=said):
         headjax.from_huggingface(scores(tmp_path / "ce", files, {}, labels))
-
-
-def test_another_task_of_a_cross_encoder_leaves_its_activation_behind(tmp_path):
-    fields = {"sentence_transformers": {"activation_fn": SIGMOID}}
-    model = headjax.from_huggingface(scores(tmp_path / "ce", ALONE | {SETTINGS: {"activation_fn": SIGMOID}}, fields))
-    headjax.to_huggingface(headjax.with_task(model, headjax.tasks.Classification(classes=3)), tmp_path / "out")
-    assert "Sigmoid" not in "".join(file.read_text() for file in (tmp_path / "out").glob("*.json"))
-    assert headjax.from_huggingface(tmp_path / "out").config.task == headjax.tasks.Classification(classes=3)
-    assert "CrossEncoder" in loading(tmp_path / "out")
-
-
-def test_labels_beyond_a_sigmoid_are_refused(base, tmp_path, capsys):
-    plain = headjax.with_task(headjax.from_huggingface(base), headjax.tasks.Regression())
-    headjax.to_huggingface(plain, tmp_path / "ce")
-    (tmp_path / "ce" / "modules.json").write_text(json.dumps(modules("")))
-    rows = write_lines(tmp_path / "a.tsv", "sentence1\tsentence2\tscore", "cat\tsat\t0.5", "the cat\tsat\t4.5")
-    assert main(["finetune", str(tmp_path / "ce"), str(tmp_path / "out"), "--train", str(rows), "--steps", "1"]) == 2
-    assert "a.tsv: row 3: the label 4.5 is not between 0 and 1" in capsys.readouterr().err
 
 
 def test_files_stay_and_are_written_anew_for_another_task(tmp_path):
@@ -236,31 +206,9 @@ def test_files_stay_and_are_written_anew_for_another_task(tmp_path):
         headjax.from_huggingface(tmp_path / "out")
 
 
-def test_a_smaller_model_keeps_its_vectors(tmp_path):
-    """Through removal of heads, both kinds of directory and the code of an export."""
-    model = headjax.with_task(model_of(CONFIGS["bert"]), MAPPED)
-    pruned = headjax.prune(model, ["encoder/0/1", "encoder/1/2"])
-    assert pruned.params["output"].keys() == {"dense_0", "dense_1"}
-    pruned.save(tmp_path / "model")
-    loaded = headjax.load(tmp_path / "model")
-    headjax.to_huggingface(loaded, tmp_path / "out")
-    assert max_difference(loaded, tmp_path / "out") < 1e-6
-    assert "HeadjaxModel" in (tmp_path / "out" / "config.json").read_text()
-
-
-def test_an_encoder_decoder_is_refused(tmp_path):
-    headjax.to_huggingface(model_of(CONFIGS["t5"]), tmp_path / "st")
-    for name, data in task_files(headjax.tasks.SentenceSimilarity(), 8).items():
-        (tmp_path / "st" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "st" / name).write_bytes(data)
-    with pytest.raises(headjax.HeadjaxError, match=r"modules.json: sentence vectors of an? encoder_decoder"):
-        headjax.from_huggingface(tmp_path / "st")
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_decoder_makes_vectors_of_its_last_tokens(tied, tmp_path):
+def test_a_decoder_makes_vectors_of_its_last_tokens(tmp_path):
     """As sentence-transformers does, which pads on the left, before and after removals; tied logits do not matter."""
-    fields = CONFIGS["qwen3"] | {"vocab_size": 300, "tie_word_embeddings": tied}
+    fields = CONFIGS["qwen3"] | {"vocab_size": 300}
     base = model_of(fields).replace(tokenizer=dataclasses.replace(headjax.byte_tokenizer(), special=PADDED))
     task = headjax.tasks.SentenceSimilarity(pooling=("lasttoken",), normalize=True)
     headjax.to_huggingface(headjax.with_task(base, task), tmp_path / "st")
@@ -282,7 +230,6 @@ LIBRARY = {
         "pooling": ("mean",), "dense": DENSE, "normalize": True, "similarity": "dot", "truncate_dim": 3,
         "prompts": {"query": "人 sat", "document": "sat the "}, "default_prompt_name": "document",
     },
-    "several": {"pooling": ("lasttoken", "max"), "similarity": "manhattan", "max_seq_length": 6},
     "prompted": {
         "pooling": ("cls", "mean", "mean_sqrt_len_tokens", "weightedmean"), "similarity": "euclidean",
         "prompts": {"query": "cat the "}, "default_prompt_name": "query", "include_prompt": False,

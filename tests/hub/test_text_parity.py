@@ -13,10 +13,9 @@ import pytest
 import headjax
 from headjax.hub.checking import longest
 from headjax.models.generation import prompt_batch
-from headjax.tokenizers.files import write_tokenizer
-from headjax.tokenizers.vocabularies import train_bpe, wordpiece_of
+from headjax.tokenizers.vocabularies import train_bpe
 from tests.hub.directories import CONFIGS, model_of
-from tests.tokenizers.directories import ROBERTA, byte_pairs, spaced
+from tests.tokenizers.directories import spaced
 
 pytestmark = [
     pytest.mark.parity,
@@ -98,13 +97,9 @@ def bytes_of_qwen():
 
 DECODERS = {
     "gpt2": bytes_of_gpt2,
-    "gpt_neox": bytes_of_gpt2,
     "llama": words_of_llama,
     "mistral": words_of_llama,
     "qwen2": bytes_of_qwen,
-    "qwen3": bytes_of_qwen,
-    "smollm3": bytes_of_gpt2,
-    "gemma2": words_of_llama,
     "gemma3_text": words_of_llama,
 }
 
@@ -136,30 +131,3 @@ def test_decoders(family, change, tmp_path):
     expected = "smollm3" if family == "mistral" and biased else family
     assert (exported.family, bool(exported.notes)) == (expected, expected != family)
     assert_text(changed, tmp_path / "out")
-
-
-def wordpieces():
-    letters = [chr(number) for number in range(33, 127)]
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{each}" for each in letters)]
-    return wordpiece_of(pieces, "letters")
-
-
-def bytes_of_roberta(folder):
-    """Its template of special tokens, in the two files of its vocabulary."""
-    byte_pairs(folder, ROBERTA)
-
-
-READERS = {"bert": None, "distilbert": None, "roberta": bytes_of_roberta, "bart": bytes_of_roberta}
-
-
-@pytest.mark.parametrize("family", READERS)
-def test_other_families_keep_their_tokens(family, tmp_path):
-    model = model_of(CONFIGS[family] | {"vocab_size": 420})
-    headjax.to_huggingface(model, tmp_path / "first", family=family)
-    if READERS[family] is None:
-        write_tokenizer(wordpieces(), tmp_path / "first")
-    else:
-        READERS[family](tmp_path / "first")
-    model = headjax.from_huggingface(tmp_path / "first")
-    headjax.to_huggingface(model, tmp_path / "out")
-    assert_tokens(model, tmp_path / "out")
