@@ -55,6 +55,7 @@ headjax.reconstruct(headjax.prune(foreign, ["./0"]), inputs, ["./1"], loss=loss)
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_the_moves_work_under_switches_of_jax(switch: str) -> None:
     env = os.environ | {"JAX_PLATFORMS": "cpu"} | SWITCHES[switch]

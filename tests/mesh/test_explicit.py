@@ -130,7 +130,9 @@ def studied(model: Any, batches: list[Any], heads: list[Any]) -> list[np.ndarray
     return [*values, ablated, *(np.array([head.head for head in order]) for order in orders)]
 
 
-@pytest.mark.parametrize("name, kind", [("flax", "explicit"), ("scanned", "automatic")])
+@pytest.mark.parametrize(
+    "name, kind", [("flax", "explicit"), pytest.param("scanned", "automatic", marks=pytest.mark.whole)]
+)
 def test_heads_of_any_model_are_removed_and_reconstructed_on_a_mesh(name, kind):
     model = HOUSES[name]()
     batches = houses.batches(size=8)
@@ -154,7 +156,7 @@ def test_heads_of_any_model_are_removed_and_reconstructed_on_a_mesh(name, kind):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("data", "explicit"), ("model", "automatic")],
+    [("data", "explicit"), pytest.param("model", "automatic", marks=pytest.mark.whole)],
 )
 def test_own_models_compute_are_scored_and_reconstructed_on_a_mesh(name, kind):
     model, mesh = tiny.model(tiny.decoder_config()), mesh_of(name, kind)

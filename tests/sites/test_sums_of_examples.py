@@ -107,10 +107,9 @@ def attends(model: Any, batch: Any) -> jax.Array:
     return jnp.einsum("btd,bsd,ts->b", hidden, hidden, batch["mask"]) * batch.get("temperature", 1.0)
 
 
-@pytest.mark.parametrize("scale", [{}, {"temperature": np.float32(0.5)}])
-def test_an_array_that_examples_share(scale):
+def test_an_array_that_examples_share():
     """It is computed right by example, named where examples are taken one by one, noticed where it looks like them."""
-    drawn, length = np.random.default_rng(0), BATCH["x"].shape[1]
+    scale, drawn, length = {"temperature": np.float32(0.5)}, np.random.default_rng(0), BATCH["x"].shape[1]
     batch = BATCH | {"mask": drawn.normal(size=(length, length)).astype(np.float32)} | scale
 
     def held(model, other):
