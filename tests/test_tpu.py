@@ -1,5 +1,6 @@
 """What tpu/ holds: scripts whose dry runs print commands and run none, and GKE manifests of slices that exist."""
 
+import argparse
 import os
 import re
 import shlex
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from headjax.commands import prepare as prepare_command
+from headjax.commands.options import parse_options
 from headjax.core.errors import DIVERGED, FAILED
 from headjax.plan.tpu import find_slice
 
@@ -124,6 +127,12 @@ def test_resume_starts_runs_again_that_were_interrupted_alone(code, again, call,
     assert ran("launch.sh") == 2 + again
 
 
+def test_without_a_dry_run_gcloud_is_called(call):
+    done, trace = call("delete.sh", "--name", "mine", "--zone", "z")
+    assert done.returncode == 0, done.stderr
+    assert trace == "compute tpus queued-resources delete mine --force --quiet --zone=z\n"
+
+
 def test_resume_deletes_creates_sets_up_and_launches_in_this_order(call):
     done, _ = call("resume.sh", "--dry-run", "--spot", "--type", "v6e-8", *ARGUMENTS["resume.sh"])
     marks = ["queued-resources delete", "queued-resources create", "tpu-vm scp", "tpu-vm ssh", "nohup"]
@@ -202,3 +211,16 @@ def test_runs_that_would_fail_again_are_not_restarted():
     assert (rule["action"], rule["onExitCodes"]["operator"]) == ("FailJob", "In")
     assert set(rule["onExitCodes"]["values"]) == {FAILED, DIVERGED}
     assert rule["onExitCodes"]["containerName"] == job["spec"]["template"]["spec"]["containers"][0]["name"]
+
+
+def test_pods_that_prepare_have_a_number_each(preparation):
+    assert (preparation["apiVersion"], preparation["kind"]) == ("batch/v1", "Job")
+    spec = preparation["spec"]
+    assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 16, 16)
+    (container,) = spec["template"]["spec"]["containers"]
+    program, command, *words = container["command"]
+    assert (program, command) == ("headjax", "prepare")
+    words = [word.replace("$(JOB_COMPLETION_INDEX)", "3") for word in words]
+    options = parse_options(prepare_command.Options, words, argparse.ArgumentParser())
+    assert (options.task, options.out, options.host) == ("c4", "gs://my-bucket/data/c4", (3, 16))
+    assert (spec["podReplacementPolicy"], spec["backoffLimitPerIndex"]) == ("Failed", 5)

@@ -101,6 +101,26 @@ def test_texts_without_labels_calibrate_a_model_that_embeds_sentences(run, tmp_p
             assert ran[name].data[key] == ran["scored.tsv"].data[key]
 
 
+def test_several_files_have_equal_shares_and_each_number_is_told(run, tmp_path):
+    write_lines(tmp_path / "notes.txt", *(f"good film {word}" for word in VOCABULARY for _ in range(4)))
+    words = f"prune encoder OUT/out --remove 1 --by reconstruction --task scored.tsv --calibration {tmp_path}/notes.txt"
+    data, told = run(f"{words} --calibration scored.tsv --calibrate 12")
+    named = f"{tmp_path}/notes.txt (9), scored.tsv (3)"
+    assert data["selection"] == {"task": named, "split": "all", "examples": 12}
+    assert f"Selection: 12 examples of {named}, all." in told
+    reference = run(f"{words} --overwrite --calibration python --calibrate 9").data["selection"]
+    assert reference == {"task": f"{tmp_path}/notes.txt (4), python (5)", "split": "all", "examples": 9}
+
+
+def test_conversions_are_calibrated_where_a_number_is_given(run):
+    words = f"convert model OUT/out --to collaborative:shared_dim=8 --task text.txt {LIMIT}"
+    data, told = run(words)
+    assert data["selection"] is None
+    assert "Selection" not in told
+    data = run(f"{words} --overwrite --calibrate 8 --calibration all:one.txt").data
+    assert data["selection"] == {"task": "one.txt", "split": "all", "examples": 8}
+
+
 def test_named_heads_need_no_selection(run, folder):
     data, told = run(f"prune model OUT/out --remove decoder/0/1 --task text.txt {LIMIT}")
     assert data["selection"] is None

@@ -81,6 +81,26 @@ def test_a_decoder_reads_text_unless_it_is_told_of_labels(tmp_path):
         inferred(path, classifier, task="text")
 
 
+def test_missing_labels_are_no_class(tmp_path):
+    path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\t-1", "y\t0", "z\t1", "w\t")
+    found = inferred(path)
+    assert (found.task, found.output) == ("classification", headjax.tasks.Classification(classes=2))
+    write_lines(path, "text\tlabel", "x\t-1", "y\t1")
+    with pytest.raises(headjax.DataError, match=r"a\.tsv: .*'1'"):
+        inferred(path)
+    write_lines(path, "text\tlabel", "x\t-1", "y\t")
+    with pytest.raises(headjax.DataError, match=r"a\.tsv: no row has a label"):
+        inferred(path)
+
+
+def test_whole_numbers_with_a_point_are_numbers_unless_they_are_called_classes(tmp_path):
+    path = write_lines(tmp_path / "a.tsv", "text\tlabel", "x\t0.0", "y\t5.0", "z\t1.0")
+    assert inferred(path).task == "regression"
+    assert inferred(path, task="classification").output == headjax.tasks.Classification(
+        classes=3, names=("0", "1", "5")
+    )
+
+
 def test_scores_of_pairs_are_similarities_divided_by_the_largest(tmp_path):
     path = write_lines(tmp_path / "a.tsv", "text1\ttext2\tscore", "x\ty\t2", "x\tz\t5")
     found = inferred(path)
@@ -172,6 +192,17 @@ def test_a_classifier_learns_keeps_its_class_names_and_leaves_nothing_else(run, 
     # The classifier keeps its output for a file of its own classes, also one that lacks some.
     again = run("finetune OUT/runs/out OUT/again --train good.tsv --validation films.tsv --batch-size 8 --steps 1").data
     assert (again["classes"], again["validation"]) == (["bad", "good"], "films.tsv")
+
+
+def test_a_language_model_becomes_a_classifier_that_is_scored_and_pruned(run):
+    found = run("finetune model OUT/out --train films.tsv --task classification --batch-size 8 --steps 2").data
+    assert (found["task"], found["classes"]) == ("classification", ["bad", "good"])
+    assert "accuracy" in run("evaluate OUT/out --task films.tsv").data["metrics"]
+    assert run("score OUT/out --task films.tsv").data["scores"]["importance"].keys() >= {"decoder/0/0"}
+    pruned = run("prune OUT/out OUT/small --remove 25% --task films.tsv").data
+    assert (len(pruned["removed"]), pruned["metrics"].keys()) == (1, found["metrics"].keys())
+    (said,) = run("predict OUT/small --text good").data["predictions"]
+    assert said["label"] in ("bad", "good")
 
 
 def test_an_interrupted_run_goes_on(run, folder, tmp_path, capsys, monkeypatch):

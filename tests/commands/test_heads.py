@@ -76,6 +76,14 @@ def test_every_layer_keeps_as_many_heads_in_as_many_groups(run, tmp_path, remove
     assert attentions(tmp_path / "out") == [tiny.grouped(heads, groups, 4)] * 2
 
 
+def test_the_number_decides_between_heads_of_each_group_and_whole_groups(run, tmp_path):
+    layer = tiny.layer(tiny.grouped(6, 3, 4))
+    tiny.model(tiny.decoder_config(layer, layer)).save(tmp_path / "model")
+    for count, groups in ((6, 3), (8, 1)):
+        run(f"prune OUT/model OUT/{count} --by random --uniform --remove {count}")
+        assert {attention.kv_heads for attention in attentions(tmp_path / str(count))} == {groups}
+
+
 def test_a_percentage_takes_whole_groups_and_says_why_no_more(run, tmp_path):
     data, told = run("prune grouped OUT/half --by random --remove 30%")
     assert len(data["removed"]) == 2
@@ -102,6 +110,14 @@ def test_a_model_beside_itself_and_beside_itself_with_fewer_heads(run):
     assert (
         same["metrics"] == same["other"]["metrics"] == data["metrics"] == run(f"evaluate model {task}").data["metrics"]
     )
+
+
+def test_ranks_that_capture_variance_rise_with_the_share(run):
+    data = run("inspect model --captured-variance").data
+    assert list(data["captured_variance"]) == ["decoder/0", "decoder/1"]
+    product = data["captured_variance"]["decoder/0"]["product"]
+    assert 1 <= product["90%"] <= product["95%"] <= product["99%"] <= 16
+    assert "captured_variance" not in run("inspect model").data
 
 
 def test_the_report_holds_what_the_commands_say(run, tmp_path):

@@ -51,6 +51,17 @@ def test_the_smallest_model_within_a_drop_is_found_also_within_a_budget(shrink):
     assert half["budget"]["parameters"]["left"] == least
 
 
+def test_a_drop_that_the_other_budget_does_not_allow_is_one_line(shrink, monkeypatch, capsys):
+    def by_size(model, task, *args, **options):
+        return {"perplexity": 1e9 / model.num_parameters, "loss": 1.0}
+
+    monkeypatch.setattr("headjax.evaluation.task.evaluate_task", by_size)
+    code, path = shrink("never", "--budget", "drop=0", "--parameters", "60%")
+    assert code == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("headjax: error: --budget: drop")
+    assert not path.exists()
+
+
 def test_the_page_opens_with_what_came_out_and_shows_what_the_budget_limits(shrink, tmp_path):
     page = tmp_path / "shown.html"
     found, path = shrink("shown", "--budget", "cache=50%", "--report", str(page))
@@ -63,3 +74,8 @@ def test_the_page_opens_with_what_came_out_and_shows_what_the_budget_limits(shri
     assert f"headjax.load({str(path)!r})" in command
     assert ">decoder/0<" in shown
     assert "decoder/0 units" not in shown  # no form of a feed-forward has another cache
+
+
+def test_a_page_needs_a_budget(shrink, folder, capsys):
+    assert shrink("none", "--vocabulary", str(folder / "text.txt"), "--report", "none.html")[0] == 2
+    assert capsys.readouterr().err.startswith("headjax: error: --report: ")

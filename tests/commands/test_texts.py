@@ -30,6 +30,19 @@ def test_prompts_are_continued(run, folder):
     assert filled["tokens"] <= 2  # without a number the positions are filled
 
 
+def test_a_file_has_a_prompt_on_each_line(run, tmp_path):
+    (tmp_path / "prompts.txt").write_text("one\n\ntwo\nthree\n")
+    data = run("generate model --file OUT/prompts.txt --max-new-tokens 3 --batch-size 2").data
+    assert data["prompts"] == ["one", "two", "three"]
+    assert len(data["text"]) == 3
+
+
+def test_draws_repeat_with_their_seed(run):
+    words = "generate model --prompt Par --max-new-tokens 8 --temperature 2 --top-k 40 --top-p 0.9 --seed"
+    first, again, other = (run(f"{words} {seed}").data["text"] for seed in (1, 1, 2))
+    assert first == again != other
+
+
 def test_an_encoder_decoder_generates_and_translates(run, tmp_path):
     model = tiny.model(translation(vocab_size=257, num_layers=1)).replace(tokenizer=headjax.byte_tokenizer())
     model.save(tmp_path / "model")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.head_report.page import answer, write_report
+from headjax.head_report.page import answer, curve_table, tolerance, write_report
 from headjax.head_report.study import CurveConfig, CurvePoint, Judged, curve, removable, study_heads
 from headjax.heads.seam import UNIT
 from tests import tiny
@@ -132,3 +132,18 @@ def test_a_tolerance_below_one_example_is_not_judged(study):
 
     few = study._replace(task=dataclasses.replace(study.task, measure=Right()))
     assert "one of 8 examples is more than one point, so judge at least 100 (`--judged`)" in answer(few).text.lower()
+
+
+def test_tables_hold_the_numbers_of_the_study(study):
+    shown = {row[0]: row[2:] for row in curve_table(study).rows}
+    values = [tuple(point.value for point in points) for points in study.curves.values()]
+    assert shown == dict(zip(("importance", "chance"), values, strict=True))
+    # A loss of a twentieth does not count where the primary metric is no share.
+    assert study.task.primary_metric == "perplexity"
+    assert tolerance(study) == pytest.approx(0.05 * study.baseline["perplexity"])
+
+
+def test_a_curve_has_known_additions():
+    assert CurveConfig.parse("reconstruction+reconstruct").reconstruct
+    with pytest.raises(headjax.HeadjaxError, match=r"^by: unknown order 'random\+mean'"):
+        CurveConfig.parse("random+mean")

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.head_report.views import views
+from headjax.head_report import views as viewing
+from headjax.head_report.views import MOST_TOKENS, views
 from headjax.heads.agreement import agreement
 from tests import tiny
 from tests.hub.directories import T5, model_of
@@ -54,6 +55,14 @@ def test_predictions_are_in_words(output, pattern):
     predictions = [view["whole"], *(one["prediction"] for one in view["without"].values())]
     assert all(re.fullmatch(pattern, text) for text in predictions)
     assert len(set(predictions)) > 1
+
+
+def test_long_examples_and_many_bytes_are_cut(monkeypatch):
+    model = tiny.model(tiny.decoder_config(tiny.layer(), max_length=40))
+    found = views(model, tiny.tokens(5, 40))
+    assert [len(view["stacks"]["decoder"]["keys"]) for view in found] == [MOST_TOKENS] * viewing.MOST_EXAMPLES
+    monkeypatch.setattr(viewing, "MOST_BYTES", 2 * len(headjax.all_heads(model.config)) * MOST_TOKENS**2)
+    assert len(views(model, tiny.tokens(5, 40))) == 2
 
 
 def test_cross_attention_goes_from_target_to_input():

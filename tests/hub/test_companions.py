@@ -6,8 +6,12 @@ import pytest
 
 import headjax
 from headjax.hub.families import CODE
+from headjax.hub.sentences import task_files
 from headjax.initialization.source import ModelSource
-from tests.hub.directories import BERT, model_of
+from headjax.tokenizers.vocabularies import wordpiece_of
+from tests import tiny
+from tests.closeness import assert_close
+from tests.hub.directories import BERT, CONFIGS, model_of
 from tests.tokenizers.directories import TEXTS, wordpieces
 
 COMPANIONS = {
@@ -68,3 +72,21 @@ def test_another_tokenizer_replaces_the_files_of_the_first(theirs, tmp_path):
         assert (tmp_path / "out" / "README.md").read_text() == COMPANIONS["README.md"]
     headjax.to_huggingface(model.replace(tokenizer=None), tmp_path / "out")
     assert not (tmp_path / "out" / "vocab.txt").exists()
+
+
+@pytest.mark.parity
+@pytest.mark.filterwarnings("default")
+def test_sentence_transformers_loads_the_graph_of_a_ragged_encoder(tmp_path, monkeypatch):
+    monkeypatch.setenv("USE_TF", "0")
+    pytest.importorskip("onnx")
+    pytest.importorskip("optimum.onnxruntime", reason="needs optimum-onnx", exc_type=ImportError)
+    sentence_transformers = pytest.importorskip("sentence_transformers")
+    model = model_of(CONFIGS["bert"])
+    tokenizer = wordpiece_of(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefg"], "vocab")
+    files = task_files(headjax.tasks.SentenceSimilarity(), 8)
+    model = headjax.prune(model, ["encoder/0/1"]).replace(tokenizer=tokenizer, files=files)
+    headjax.to_huggingface(model, tmp_path / "out", "onnx")
+    found = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), backend="onnx", device="cpu")
+    for text in ("a b", "c a d e"):
+        hidden = model({name: array.numpy() for name, array in found.tokenize([text]).items()}).hidden
+        assert_close(found.encode([text]), hidden.mean(axis=1), sums=tiny.SUMS)

@@ -171,6 +171,27 @@ def test_a_config_is_read_and_written(kind, fields, part, expected):
     assert config_of(CONFIGS[kind] | fields | written) == config
 
 
+@pytest.mark.parametrize(
+    ("kind", "fields", "written"),
+    [
+        ("llama", {"rope_scaling": YARN}, {"rope_parameters": YARN | {"rope_theta": 10000.0, "beta_fast": 32.0}}),
+        ("gemma3_text", {}, {"layer_types": TYPES, "hidden_activation": "gelu_pytorch_tanh"}),
+        ("qwen3", WINDOWS, {"layer_types": TYPES[::-1], "use_sliding_window": True, "sliding_window": 3}),
+        ("qwen3", {}, {"layer_types": [FULL] * 2, "use_sliding_window": False, "sliding_window": None}),
+        ("smollm3", {"rope_theta": 5e5}, {"rope_theta": 5e5, "no_rope_layers": [1, 0]}),
+        ("modernbert", {}, {"local_attention": 4, "local_rope_theta": 1e4}),
+        ("dinov2", {"mlp_ratio": 4, "use_swiglu_ffn": True}, {"mlp_ratio": 4, "use_mask_token": False}),
+        ("roberta", ROBERTA, {"max_position_embeddings": 10, "pad_token_id": 2}),
+        ("camembert", NAMED, NAMED | {"label2id": {"no": 0, "maybe": 1, "yes": 2}}),
+    ],
+)
+def test_fields_that_are_written(kind, fields, written):
+    found = family(kind).write(read(kind, **fields))
+    for name, value in written.items():
+        own = found[name]
+        assert (value.items() <= own.items()) if isinstance(value, dict) else (own == value), name
+
+
 REFUSED = [
     ("bert", {"architectures": "BertModel"}, "architectures"),
     *(("bert", {"hidden_size": value}, "hidden_size") for value in (0, True)),

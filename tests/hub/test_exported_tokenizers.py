@@ -7,6 +7,7 @@ import pytest
 
 import headjax
 from tests.hub.directories import CONFIGS, model_of
+from tests.selected import first
 from tests.tokenizers.directories import DIRECTORIES, PIECES, TEXTS, auto, wordpieces
 
 TOKENS = 420
@@ -15,7 +16,7 @@ KINDS = [
     "bert vocab.txt", "bert without a post-processor", "modernbert", "xlm-roberta", "t5", "gpt2 two files",
     "qwen2 without a class", "llama", "gemma3_text",
 ]  # fmt: skip
-"""One for each way in which families write their tokenizers."""
+"""One for each way in which families write their tokenizers; the others wait for `make test-slow`."""
 
 
 def original(folder, write):
@@ -49,7 +50,7 @@ def assert_reads_alike(folder, before, kept=None, **options):
     assert {*ours.all_special_tokens} == {*theirs.all_special_tokens}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", first(len(KINDS), [*KINDS, *(kind for kind in DIRECTORIES if kind not in KINDS)]))
 def test_exports_are_read_as_the_original(tmp_path, kind):
     before = original(tmp_path, DIRECTORIES[kind])
     model = headjax.from_huggingface(before)
@@ -97,6 +98,12 @@ def test_a_family_that_has_its_own_class_for_every_tokenizer_is_told(tmp_path):
     (note,) = headjax.to_huggingface(model.replace(tokenizer=spaced), tmp_path / "spaced", family="qwen2").notes
     assert "PreTrainedTokenizerFast" in note
     assert auto(tmp_path / "spaced")(TEXTS[0])["input_ids"] != spaced.prompt_ids(TEXTS[0])
+
+
+def test_checkpoints_of_maxtext_keep_the_tokenizer(tmp_path):
+    before = original(tmp_path, DIRECTORIES["llama"])
+    headjax.to_huggingface(headjax.from_huggingface(before), tmp_path / "maxtext", "maxtext")
+    assert_reads_alike(tmp_path / "maxtext", before)
 
 
 def test_settings_and_added_tokens_stay(tmp_path):

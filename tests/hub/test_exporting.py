@@ -32,6 +32,17 @@ def test_fields_that_mean_nothing_here_survive(bert, tmp_path):
     assert "torch_dtype" not in fields
 
 
+def test_second_names_of_sizes_are_read_by_transformers_and_do_not_survive(tmp_path):
+    headjax.to_huggingface(model_of(CONFIGS["t5"]), tmp_path / "one", family="t5")
+    rewrite(tmp_path / "one", num_attention_heads=4, use_cache=False)
+    layers = [f"{stack}/{layer}" for stack in ("encoder", "decoder", "cross") for layer in (0, 1)]
+    gone = [f"{layer}/{head}" for layer in layers for head in (0, 1)]
+    headjax.to_huggingface(headjax.prune(headjax.from_huggingface(tmp_path / "one"), gone), tmp_path / "two")
+    fields = json.loads((tmp_path / "two" / "config.json").read_text())
+    assert (fields["num_heads"], fields["use_cache"]) == (2, False)
+    assert "num_attention_heads" not in fields
+
+
 def test_a_decoder_says_which_token_ends_a_text(tmp_path):
     """`transformers` would stop at Llama's own, token 2, and nowhere else."""
     model, tokenizer = model_of(LLAMA | {"vocab_size": 257}), headjax.byte_tokenizer()

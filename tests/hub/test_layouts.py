@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 import headjax
 from tests import tiny
+from tests.closeness import assert_close
 from tests.hub.directories import (
     BERT,
     CONFIGS,
@@ -169,3 +170,21 @@ REFUSED = [
 def test_what_a_layout_cannot_say_is_refused_with_a_way_out(name, layout, make, said, tmp_path):
     message = refused_export(make(), tmp_path, layout, family=name)
     assert all(each in message for each in said), message
+
+
+@pytest.mark.whole
+def test_layers_of_two_windows_and_bases_are_gated_scored_and_converted():
+    """Keys of a latent are rebuilt, normalised with 1 + weight and turned by the layer's own base, under its window."""
+    gemma, tokens = model_of(CONFIGS["gemma3_text"]), {"input_ids": np.arange(11)[None]}
+    smaller = headjax.prune(gemma, ["decoder/0/1", "decoder/1/0", "decoder/1/1"])
+    off = headjax.gated(gemma, {"decoder/0/1": 0.0, "decoder/1/0": 0.0, "decoder/1/1": 0.0})
+    assert_close(smaller(tokens).logits, off(tokens).logits, sums=tiny.SUMS)
+    scores = headjax.score_heads(gemma, [{"input_ids": np.arange(80).reshape(2, 40) % 20}], statistics=("distance",))
+    places = [headjax.HeadId("decoder", layer, head) for layer in (0, 1) for head in range(4)]
+    assert sorted(scores.score("importance")) == places
+    assert min(scores.score("importance").values()) > 0.0
+    distances = [scores.score("distance")[place] for place in places]
+    assert max(distances[:4]) < 3.0 < max(distances[4:])  # a window of 4, and 40 tokens
+    converted = headjax.convert(gemma, "latent:rank=8").model
+    assert converted.config.window == (4, None)
+    assert_close(converted(tokens).logits, gemma(tokens).logits, sums=20 * tiny.SUMS)

@@ -94,6 +94,17 @@ def test_onnx_of_formulations(name, tmp_path):
 
 
 @needs_onnx
+def test_onnx_of_a_ragged_model_on_the_command_line(tmp_path, capsys):
+    model = headjax.prune(model_of(BERT), RAGGED)
+    model.save(tmp_path / "model")
+    words = ["export", str(tmp_path / "model"), str(tmp_path / "out")]
+    assert main([*words, "--layout", "onnx", "--length", "6", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_difference"] < tolerance(tiny.SUMS)
+    check_onnx(model, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "bert"
+
+
+@needs_onnx
 def test_onnx_of_layers_without_heads_and_with_few(tmp_path):
     model = headjax.prune(model_of(CONFIGS["mpnet"]), [*RAGGED, *(f"encoder/1/{head}" for head in (1, 3))])
     headjax.to_huggingface(model, tmp_path / "out", "onnx")
@@ -126,6 +137,20 @@ def test_tied_logits_gated_units_and_rotations_survive_int8(name):
     batch = example_batch(model, 6)
     whole, rounded = OnnxModel(model)(batch).logits, OnnxModel(model, "int8")(batch).logits
     assert 0 < np.abs(whole - rounded).max() < 0.1 * np.abs(whole).max()
+
+
+@needs_onnx
+def test_tokens_with_large_units_do_not_round_those_of_other_tokens():
+    model = model_of(BERT)
+    params = model.params
+    (layers,) = (group["feed_forward"] for group in params["encoder"].values())
+    layers["up"] = layers["up"].at[..., 0].multiply(300.0)
+    layers["up_bias"] = layers["up_bias"].at[..., 0].set(-150.0)
+    layers["down"] = layers["down"].at[..., 0, :].multiply(1.0 / 300.0)
+    model, batch = model.replace(params=params), example_batch(model, 8)
+    whole, rounded = (np.asarray(graph(batch).hidden) for graph in (OnnxModel(model), OnnxModel(model, "int8")))
+    apart = np.abs(whole - rounded).max(axis=-1).ravel() / np.abs(whole).max()
+    assert np.median(apart) < 0.015
 
 
 @needs_onnx
@@ -193,6 +218,13 @@ def test_quantize_is_refused_before_the_work(words, why, embedder, tmp_path, cap
     told = capsys.readouterr().err.splitlines()[-1]
     assert "--quantize: " in told
     assert why in told
+    assert not (tmp_path / "out").exists()
+
+
+@needs_onnx
+def test_onnx_of_a_length_beyond_the_positions(tmp_path):
+    with pytest.raises(headjax.HeadjaxError, match=r"11 tokens"):
+        headjax.to_huggingface(model_of(BERT), tmp_path / "out", "onnx", length=11)
     assert not (tmp_path / "out").exists()
 
 

@@ -1,12 +1,14 @@
 """The code of the layout `remote` among the tools of `transformers`: caches, masks, adapters, other tasks, saving."""
 
 import importlib.util
+import json
 
 import numpy as np
 import pytest
 
 import headjax
 from tests import tiny
+from tests.hub.directories import rewrite
 from tests.hub.remote_models import ATTENTION, DECODERS, decoder, encoder, parity, read_there, vision
 
 pytestmark = parity
@@ -71,6 +73,13 @@ def test_text_is_the_same_with_every_cache(name, decoders):
     assert torch.equal(*beams)
     assert torch.equal(generated(model, tokens[:1], assistant_model=decoders("ragged")), expected[:1])
     assert torch.equal(generated(model, tokens[:1], prompt_lookup_num_tokens=2), expected[:1])
+
+
+def test_a_prompt_may_be_read_in_parts(decoders):
+    """Into a static cache, which must not take the shapes of layers from config.json."""
+    model, tokens = decoders("a layer without heads"), torch.from_numpy(TOKENS)
+    in_parts = generated(model, tokens, cache_implementation="static", prefill_chunk_size=3)
+    assert torch.equal(in_parts, greedy(model, tokens))
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -178,6 +187,19 @@ def test_adapters_and_quantized_maps_count_in_a_cached_step(name, decoders):
     assert (model(tokens, use_cache=False).logits - before).abs().max() > 0.01
 
 
+def test_training_with_checkpoints_and_without_is_the_same(decoders):
+    model, tokens = decoders("around others").train(), torch.from_numpy(TOKENS)
+
+    def gradients():
+        model.zero_grad()
+        model(tokens, labels=tokens, use_cache=True).loss.backward()
+        return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+    plain = gradients()
+    model.gradient_checkpointing_enable()
+    assert all(close(array, plain[name]) for name, array in gradients().items())
+
+
 UNKNOWN = {
     "AutoModelForImageClassification": lambda: vision(ATTENTION["ragged"]),
     "AutoModelForCausalLM": lambda: decoder(ATTENTION["ragged"]),
@@ -199,6 +221,25 @@ def test_an_argument_that_is_not_known_is_an_error(auto, tmp_path):
         assert close(embedded[0], model(**inputs)[0])
         with pytest.raises(ValueError, match="one of input_ids and inputs_embeds"):
             model()
+
+
+def test_segments_that_the_model_does_not_have(tmp_path):
+    model = read_there(export(encoder(ATTENTION["ragged"], segments=0), tmp_path / "out"), "AutoModel")
+    tokens = torch.from_numpy(TOKENS)
+    assert close(model(tokens, token_type_ids=torch.zeros_like(tokens))[0], model(tokens)[0])
+    with pytest.raises(ValueError, match="token_type_ids: the model has one segment"):
+        model(tokens, token_type_ids=torch.ones_like(tokens))
+
+
+def test_a_span_outside_the_text_carries_no_loss(tmp_path):
+    model = read_there(
+        export(encoder(ATTENTION["ragged"], headjax.tasks.Span(dropout=0.0)), tmp_path / "out"),
+        "AutoModelForQuestionAnswering",
+    )
+    tokens = torch.from_numpy(TOKENS)
+    inside = model(tokens[:1], start_positions=torch.tensor([1]), end_positions=torch.tensor([3])).loss
+    outside = model(tokens, start_positions=torch.tensor([1, 8]), end_positions=torch.tensor([3, 500])).loss
+    assert close(inside, outside)
 
 
 @pytest.mark.parametrize("problem", ["regression", "multi_label_classification", "single_label_classification"])
@@ -280,3 +321,14 @@ def test_another_task_or_vocabulary_is_read_again(name, tmp_path):
         assert headjax.to_huggingface(again, tmp_path / f"again {added}").layout == "remote"
     if "id2label" in changes:
         assert again.config.task.names == ("a", "b", "c")
+
+
+def test_a_task_that_the_code_does_not_have_is_an_error(tmp_path):
+    folder = export(decoder(ATTENTION["ragged"]), tmp_path / "out")
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["HeadjaxForCausalLM"]
+    for named in (["HeadjaxForTokenClassification"], [], None):
+        rewrite(folder, architectures=named)
+        with pytest.raises(
+            headjax.HeadjaxError, match=r"config.json: architectures: expected one of HeadjaxModel, Headjax"
+        ):
+            headjax.from_huggingface(folder)

@@ -91,3 +91,9 @@ def test_a_broken_directory_is_one_line(tmp_path, make, said):
     make(folder)
     with pytest.raises(headjax.CheckpointError, match=rf"^{folder}[^\n]*{said}"):
         SafetensorsFiles(folder)
+
+
+def test_integers_are_no_weights(tmp_path):
+    save_file({"a": np.arange(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(headjax.CheckpointError, match="a is of type I64; readable: F32, F16, BF16"):
+        SafetensorsFiles(tmp_path).read("a")

@@ -11,6 +11,8 @@ import headjax
 from headjax.evaluation.predictions import Inputs, predict
 from headjax.hub.either import loading, read_config, read_model
 from headjax.hub.importing import config_of
+from headjax.hub.sentences import task_files
+from tests.command_line import main
 from tests.data.vocabulary import write_lines
 from tests.hub.directories import BERT, CONFIGS, example_batch, max_difference, model_of, refused_export
 from tests.hub.test_companions import contents
@@ -183,6 +185,24 @@ def test_a_cross_encoder_that_computes_something_else_is_refused(files, labels, 
         headjax.from_huggingface(scores(tmp_path / "ce", files, {}, labels))
 
 
+def test_another_task_of_a_cross_encoder_leaves_its_activation_behind(tmp_path):
+    fields = {"sentence_transformers": {"activation_fn": SIGMOID}}
+    model = headjax.from_huggingface(scores(tmp_path / "ce", ALONE | {SETTINGS: {"activation_fn": SIGMOID}}, fields))
+    headjax.to_huggingface(headjax.with_task(model, headjax.tasks.Classification(classes=3)), tmp_path / "out")
+    assert "Sigmoid" not in "".join(file.read_text() for file in (tmp_path / "out").glob("*.json"))
+    assert headjax.from_huggingface(tmp_path / "out").config.task == headjax.tasks.Classification(classes=3)
+    assert "CrossEncoder" in loading(tmp_path / "out")
+
+
+def test_labels_beyond_a_sigmoid_are_refused(base, tmp_path, capsys):
+    plain = headjax.with_task(headjax.from_huggingface(base), headjax.tasks.Regression())
+    headjax.to_huggingface(plain, tmp_path / "ce")
+    (tmp_path / "ce" / "modules.json").write_text(json.dumps(modules("")))
+    rows = write_lines(tmp_path / "a.tsv", "sentence1\tsentence2\tscore", "cat\tsat\t0.5", "the cat\tsat\t4.5")
+    assert main(["finetune", str(tmp_path / "ce"), str(tmp_path / "out"), "--train", str(rows), "--steps", "1"]) == 2
+    assert "a.tsv: row 3: the label 4.5 is not between 0 and 1" in capsys.readouterr().err
+
+
 def test_files_stay_and_are_written_anew_for_another_task(tmp_path):
     bert, files = CONFIGS["bert"], {POOLING: {"pooling_mode": "cls"}, SETTINGS: {"prompts": {"query": "query: "}}}
     model = headjax.from_huggingface(directory(tmp_path / "st", files))
@@ -204,6 +224,27 @@ def test_files_stay_and_are_written_anew_for_another_task(tmp_path):
     save_file({"linear.weight": np.zeros((6, 3), np.float32)}, tmp_path / "out" / "2_Dense" / "model.safetensors")
     with pytest.raises(headjax.ParameterError, match=r"2_Dense/model.safetensors: not the tensors"):
         headjax.from_huggingface(tmp_path / "out")
+
+
+def test_a_smaller_model_keeps_its_vectors(tmp_path):
+    """Through removal of heads, both kinds of directory and the code of an export."""
+    model = headjax.with_task(model_of(CONFIGS["bert"]), MAPPED)
+    pruned = headjax.prune(model, ["encoder/0/1", "encoder/1/2"])
+    assert pruned.params["output"].keys() == {"dense_0", "dense_1"}
+    pruned.save(tmp_path / "model")
+    loaded = headjax.load(tmp_path / "model")
+    headjax.to_huggingface(loaded, tmp_path / "out")
+    assert max_difference(loaded, tmp_path / "out") < 1e-6
+    assert "HeadjaxModel" in (tmp_path / "out" / "config.json").read_text()
+
+
+def test_an_encoder_decoder_is_refused(tmp_path):
+    headjax.to_huggingface(model_of(CONFIGS["t5"]), tmp_path / "st")
+    for name, data in task_files(headjax.tasks.SentenceSimilarity(), 8).items():
+        (tmp_path / "st" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "st" / name).write_bytes(data)
+    with pytest.raises(headjax.HeadjaxError, match=r"modules.json: sentence vectors of an? encoder_decoder"):
+        headjax.from_huggingface(tmp_path / "st")
 
 
 def test_a_decoder_makes_vectors_of_its_last_tokens(tmp_path):

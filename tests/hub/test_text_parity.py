@@ -13,9 +13,25 @@ import pytest
 import headjax
 from headjax.hub.checking import longest
 from headjax.models.generation import prompt_batch
-from headjax.tokenizers.vocabularies import train_bpe
+from headjax.tokenizers.files import write_tokenizer
+from headjax.tokenizers.vocabularies import train_bpe, wordpiece_of
 from tests.hub.directories import CONFIGS, model_of
-from tests.tokenizers.directories import spaced
+from tests.tokenizers.directories import ROBERTA, byte_pairs, spaced
+
+
+def bytes_of_roberta(folder):
+    """Its template of special tokens, in the two files of its vocabulary."""
+    byte_pairs(folder, ROBERTA)
+
+
+def wordpieces():
+    letters = [chr(number) for number in range(33, 127)]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{each}" for each in letters)]
+    return wordpiece_of(pieces, "letters")
+
+
+READERS = {"bert": None, "distilbert": None, "roberta": bytes_of_roberta, "bart": bytes_of_roberta}
+
 
 pytestmark = [
     pytest.mark.parity,
@@ -131,3 +147,16 @@ def test_decoders(family, change, tmp_path):
     expected = "smollm3" if family == "mistral" and biased else family
     assert (exported.family, bool(exported.notes)) == (expected, expected != family)
     assert_text(changed, tmp_path / "out")
+
+
+@pytest.mark.parametrize("family", READERS)
+def test_other_families_keep_their_tokens(family, tmp_path):
+    model = model_of(CONFIGS[family] | {"vocab_size": 420})
+    headjax.to_huggingface(model, tmp_path / "first", family=family)
+    if READERS[family] is None:
+        write_tokenizer(wordpieces(), tmp_path / "first")
+    else:
+        READERS[family](tmp_path / "first")
+    model = headjax.from_huggingface(tmp_path / "first")
+    headjax.to_huggingface(model, tmp_path / "out")
+    assert_tokens(model, tmp_path / "out")

@@ -196,3 +196,13 @@ def test_a_model_that_was_read_computes_under_any_mesh(kind, tmp_path):
     with jax.set_mesh(mesh_of("data", kind)):
         found = headjax.load(tmp_path / "model")(batch).logits
     assert_close(jax.device_get(found), model(batch).logits, sums=tiny.SUMS)
+
+
+def test_an_own_model_is_deterministic_in_evaluation_mode():
+    model, batch, rngs = tiny.model(tiny.decoder_config(dropout=0.5)), tiny.tokens(), nnx.Rngs(dropout=0)
+    expected = model(batch).logits
+    assert float(jnp.abs(model(batch, rngs=rngs).logits - expected).max()) > 1e-3
+    np.testing.assert_array_equal(model(batch, rngs=rngs, deterministic=True).logits, expected)
+    model.eval()
+    np.testing.assert_array_equal(model.replace(history=())(batch, rngs=rngs).logits, expected)
+    np.testing.assert_array_equal(model(batch, rngs=rngs).logits, expected)

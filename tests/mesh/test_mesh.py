@@ -56,6 +56,11 @@ def test_an_axis_lies_along_the_network():
     assert [chip.coords[:2] for chip in chips[:4]] == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
+def test_chips_that_form_no_box_are_taken_as_they_are_listed():
+    chips = [chip for chip in (Chip(place, 4) for place in range(16)) if chip.coords[:2] != (3, 3)][:14]
+    assert headjax.MeshConfig(model=2).build(chips).devices.ravel().tolist() == chips
+
+
 def test_slices_are_those_that_the_devices_state():
     chips = [Chip(place, 4, slice_index=index) for index in (1, 0) for place in range(16)]
     for slices in (-1, 2):

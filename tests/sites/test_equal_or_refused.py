@@ -147,3 +147,17 @@ def test_tied_layers_lose_the_same_heads_or_are_refused(name, whole):
     assert getattr(pruned.a, name).kernel is getattr(pruned.b, name).kernel
     again = headjax.prune(pruned, ["a/0", "b/0"])
     assert_close(again(x), headjax.gated(net, dict.fromkeys(["a/0", "a/1", "b/0", "b/1"], 0.0))(x), sums=6 * WIDTH)
+
+
+def test_a_kernel_that_is_no_attention_layers_alone_is_refused():
+    net = Tied("query", whole=False)
+    net.elsewhere = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
+    net.elsewhere.kernel = net.a.out.kernel
+    with pytest.raises(headjax.HeadjaxError, match=r"^a: shares its out\.kernel with elsewhere\.kernel"):
+        headjax.prune(net, ["a/1", "b/1"])
+
+
+def test_one_output_module_of_two_layers_cannot_hold_the_gates_of_both():
+    net = Tied("out", whole=True)
+    with pytest.raises(headjax.HeadjaxError, match=r"^b: shares its out with a"):
+        headjax.gated(net, {"a/1": 0.0})

@@ -14,6 +14,13 @@ from tests.selected import first
 from tests.sites import houses
 from tests.sites.houses import HEADS, SIZE, SUMS, WIDTH, batches, evaluated, loss, trained, without
 
+
+def fused_view(layer: Any, fused: Any) -> headjax.AttentionSite:
+    numbers = {"heads": layer.n_head, "kv_heads": layer.n_kv_heads, "head_dim": layer.head_dim}
+    query = {"c_proj.kernel": -2}
+    return headjax.AttentionSite(**numbers, output="c_proj", kernel="c_proj.kernel", query=query, fused=fused)
+
+
 BATCH = batches(1)[0]
 
 
@@ -199,6 +206,24 @@ def test_one_map_of_a_layer_that_cannot_be_called_alone_is_refused():
 
     with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: c_attn\.kernel.*register_attention\(.*Masked"):
         headjax.attention_sites(houses.Classifier(Masked))
+
+
+@pytest.mark.parametrize(
+    "fused, message",
+    [
+        ({"c_attn.kernel": (-1, "qkv")}, "may hold|does not run|something else"),
+        ({"c_attn.kernel": (-1, "kqv"), "c_attn.bias": (-1, "kqv")}, "something else"),
+        ({"c_attn.kernel": (-1, "qk"), "c_attn.bias": (-1, "qk")}, "c_attn.kernel"),
+        ({"c_attn.kernel": (-1, "qxx"), "c_attn.bias": (-1, "qkv")}, "fused: c_attn.kernel"),
+    ],
+)
+def test_a_wrong_order_of_a_registered_map_is_refused(fused, message):
+    class Wrong(Flat):
+        pass
+
+    headjax.register_attention(Wrong, lambda layer: fused_view(layer, fused))
+    with pytest.raises(headjax.HeadjaxError, match=message):
+        headjax.prune(houses.Classifier(Wrong), ["layers.0.attn/0", "layers.0.attn/1"])
 
 
 def test_code_that_takes_the_size_of_a_head_from_the_width_is_scored_and_not_pruned():

@@ -2,6 +2,8 @@
 
 import warnings
 
+import hypothesis
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,6 +65,27 @@ def test_static_sizes_are_in_step():
     assert (attention.wq.out_features, attention.wo.in_features) == (6, 6)
     attention = headjax.prune(HOUSES["einsum"](), REMOVED["einsum"]).layers[1].attn
     assert (attention.n_rep, attention.o_proj.shape) == (1, (2, 3, WIDTH))
+
+
+@pytest.mark.whole
+@hypothesis.settings(max_examples=12)
+@hypothesis.given(st.data(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 5))
+def test_any_even_removal_of_any_shape(data, kv, group, size):
+    heads, width = kv * group, 6
+    model = houses.EinsumAttention(nnx.Rngs(0), heads=heads, kv=kv, size=size, width=width)
+    kept_groups = data.draw(st.sets(st.integers(0, kv - 1), min_size=1))
+    left = data.draw(st.integers(1, group))
+    kept = {g * group + h for g in kept_groups for h in data.draw(st.permutations(range(group)))[:left]}
+    removed = [f"./{head}" for head in range(heads) if head not in kept]
+    x = jax.random.normal(jax.random.key(1), (2, 3, width))
+    pruned = headjax.prune(model, removed)
+    assert_close(
+        pruned(x),
+        without(model, removed)(x),
+        sums=2 * width + 2 * heads * size,
+        scale=1.0 + float(jnp.abs(model(x)).max()),
+    )
+    assert (pruned.n_rep, pruned.q_proj.w[...].shape[1]) == (left, len(kept))
 
 
 def test_a_pruned_model_trains_and_saves(tmp_path):
@@ -162,6 +185,22 @@ def test_names_survive(name):
     assert heads_of(again) == [head for head in left if head not in gone]
     with pytest.raises(headjax.HeadjaxError, match=f"head {gone[0]}: the model has no such head"):
         headjax.prune(again, gone)
+
+
+def test_what_depends_on_the_number_of_heads_is_refused():
+    class Scaled(houses.EinsumAttention):
+        @property
+        def scale(self):
+            return (WIDTH / self.q_proj.shape[1]) ** -0.5
+
+    class Sinks(houses.EinsumAttention):
+        def __init__(self, rngs):
+            super().__init__(rngs)
+            self.sinks = nnx.Param(jnp.zeros(HEADS))
+
+    for attention, word in ((Scaled, "scale"), (Sinks, "sinks")):
+        with pytest.raises(headjax.HeadjaxError, match=rf"layers\.0\.attn: .*{word}"):
+            headjax.prune(houses.Classifier(attention), ["layers.0.attn/0", "layers.0.attn/1"])
 
 
 def test_configs_say_what_the_layers_have():

@@ -165,3 +165,14 @@ def test_a_new_layer_computes_in_the_type_of_the_replaced_one(dtype, param_dtype
         assert found.dtype == expected.dtype
         kind = jnp.bfloat16 if jnp.bfloat16 in (dtype, param_dtype, x.dtype) else np.float32
         assert_close(found, expected, sums=SUMS, dtype=kind)
+
+
+@pytest.mark.whole
+def test_dropout_is_that_of_the_layer():
+    model = houses.flax_attention(nnx.Rngs(0), dropout_rate=0.5)
+    replaced = headjax.replace_attention(model, lambda layer: layer)
+    x = jax.random.normal(jax.random.key(0), (1, 3, WIDTH))
+    dropped = [np.asarray(replaced(x, rngs=nnx.Rngs(dropout=seed), deterministic=False)) for seed in (0, 1)]
+    assert not np.allclose(*dropped)
+    assert not np.allclose(replaced(x, deterministic=False), replaced(x, deterministic=False))
+    assert_close(replaced(x, rngs=nnx.Rngs(dropout=0), deterministic=True), model(x, deterministic=True), sums=SUMS)

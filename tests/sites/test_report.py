@@ -3,11 +3,13 @@
 import html
 import re
 
+import numpy as np
 import pytest
 
 import headjax
-from tests.sites.houses import HOUSES, batches, loss, snapshot
-from tests.sites.test_scores import mean_loss
+from tests.closeness import assert_close
+from tests.sites.houses import HOUSES, SUMS, batches, loss, snapshot
+from tests.sites.test_scores import gates_of, mean_loss, scaled
 
 BATCHES = batches(3)
 
@@ -45,6 +47,28 @@ def test_batches_may_come_once(tmp_path):
         return [mean_loss(repaired, batch) for batch in BATCHES], cells(page)
 
     assert results(lambda: iter(BATCHES)) == results(lambda: BATCHES)
+
+
+def test_curves_are_the_loss_without_the_heads_of_the_order(tmp_path, monkeypatch):
+    model, drawn = HOUSES["flax"](), {}
+
+    def drawing(curves, **options):
+        drawn.update(curves)
+        return headjax.plots.pruning_curves(curves, **options)
+
+    monkeypatch.setattr("headjax.head_report.modules.pruning_curves", drawing)
+    orders = ("importance", "ablation", "random")
+    headjax.report_heads(model, BATCHES[:1], tmp_path / "a.html", loss=loss, orders=orders, percentages=(50,), seeds=2)
+    assert [len(drawn[name]) for name in orders] == [2, 2, 3]
+    gates = gates_of(model)
+    assert_close(drawn["importance"][0][1], mean_loss(scaled(model, gates), BATCHES[0]), sums=SUMS)
+    for by in ("importance", "ablation"):
+        removed = headjax.order_heads(model, BATCHES[:1], by, loss=loss)[:4]
+        gates = {site: np.ones(4) for site in gates_of(model)}
+        for head in removed:
+            gates[f"layers.{head.layer}.attn"][head.head] = 0.0
+        assert_close(drawn[by][1][1], mean_loss(scaled(model, gates), BATCHES[0]), sums=SUMS)
+    assert "the same examples" in (tmp_path / "a.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,15 @@ def test_heads_without_weights_are_the_first_of_every_order():
         assert {str(head) for head in order[:2]} == useless, by
 
 
+@pytest.mark.parametrize("by", ["hies", "importance_token"])
+def test_an_order_that_a_model_does_not_have_is_refused_by_name(by):
+    linen_params = LinenTwin().init(jax.random.key(0), BATCHES[0]["x"])
+    tree = (LinenTwin().apply, linen_params, {"attn": ("params/attn/out/kernel", 0)})
+    model = tree if by == "importance_token" else HOUSES["einsum"]()  # trees of arrays have no positions
+    with pytest.raises(headjax.HeadjaxError, match=f"^by: {by}: .* has importance, .*fisher, .*random$"):
+        headjax.order_heads(model, BATCHES, by, loss=loss)
+
+
 def test_one_compilation_serves_all_batches_and_gates():
     traced = []
 

@@ -1,5 +1,7 @@
 """Where heads lie in models that know nothing of headjax: found, registered, checked and refused."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -128,3 +130,27 @@ def test_a_projection_that_does_more_than_its_kernel_is_refused():
 
     with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: .*o_proj.*register_attention\(.*Attention"):
         headjax.attention_sites(houses.Classifier(Attention))
+
+
+def test_a_property_that_contradicts_the_arrays_is_refused():
+    class Attention(houses.EinsumAttention):
+        @property
+        def num_heads(self):
+            return self.q_proj.shape[0]
+
+    with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: its num_heads says 8.*register_attention"):
+        headjax.attention_sites(houses.Classifier(Attention))
+    plain = headjax.attention_sites(houses.Classifier(houses.EinsumAttention))[0]
+    headjax.register_attention(Attention, lambda layer: dataclasses.replace(plain, path=""))
+    assert headjax.attention_sites(houses.Classifier(Attention))[0].heads == HEADS
+
+
+def test_experts_are_not_heads():
+    class Experts(nnx.Module):
+        def __init__(self, rngs):
+            self.gate = houses.Einsum("BTD,EDF->BTEF", (2, WIDTH, 5), rngs)
+            self.up = houses.Einsum("BTD,EDF->BTEF", (2, WIDTH, 5), rngs)
+            self.down = houses.Einsum("BTEF,EFD->BTD", (2, 5, WIDTH), rngs)
+
+    with pytest.raises(headjax.HeadjaxError, match="has no attention layer"):
+        headjax.attention_sites(Experts(nnx.Rngs(0)))

@@ -147,3 +147,12 @@ def test_the_way_out_is_right():
     expected = jnp.abs(slope(jnp.ones(HEADS)))
     got = [value for head, value in found.items() if head.layer == 1]
     assert_close(got, expected, sums=4 * SUMS)
+
+
+def test_a_model_brings_a_loss_of_its_own():
+    class Own(houses.Classifier):
+        def loss(self, batch):
+            return negatives(self, batch)
+
+    with pytest.raises(headjax.HeadjaxError, match=r"^loss: .* no sum over examples"):
+        headjax.score_heads(Own(houses.EinsumAttention), [BATCH])

@@ -12,6 +12,7 @@ import headjax
 from tests import tiny
 from tests.buckets import path_of
 from tests.command_line import main
+from tests.commands.language_folder import write_classifier
 from tests.mesh.test_distributed import start, wait_until
 
 STEPS, EVERY = 60, 10
@@ -79,3 +80,27 @@ def test_a_run_in_a_bucket_ends_with_what_one_on_a_disk_ends_with(bucket, tmp_pa
     assert headjax.load(f"{home}/pruned").config.attentions()["decoder"][0].num_heads == 1
     assert json.loads((home / "scores.json").read_text())
     assert np.isfinite(json.loads((home / "metrics.json").read_text())["metrics"]["loss"])
+
+
+def test_commands_on_a_bucket(bucket, tmp_path):
+    """Fine-tuning and what comes after it; nothing but what was asked for stays in the bucket."""
+    home = path_of(bucket)
+    write_classifier(tmp_path)
+    headjax.load(tmp_path / "encoder").save(home / "encoder")
+    (home / "films.tsv").write_text((tmp_path / "films.tsv").read_text())
+
+    def run(*words):
+        assert main([*words, "--json", f"{home}/result.json"]) == 0
+        return json.loads((home / "result.json").read_text())
+
+    table = f"{home}/films.tsv"
+    trained = run("finetune", f"{home}/encoder", f"{home}/tuned", "--train", table, "--steps", "4", "--batch-size", "8")
+    assert trained["model"] == f"{home}/tuned"
+    assert not [path for path in home.iterdir() if path.name.startswith(".")]
+    tuned = ["--task", table, "--batch-size", "8"]
+    assert run("predict", f"{home}/tuned", *tuned, "--out", f"{home}/found.jsonl")["examples"] == 96
+    assert len((home / "found.jsonl").read_text().splitlines()) == 96
+    run("convert", f"{home}/tuned", f"{home}/shared", "--to", "collaborative:shared_dim=8", *tuned)
+    assert headjax.load(f"{home}/shared").num_parameters < headjax.load(f"{home}/tuned").num_parameters
+    run("report", f"{home}/tuned", *tuned, "--orders", "random", "--seeds", "1", "--out", f"{home}/heads.html")
+    assert "<html" in (home / "heads.html").read_text()

@@ -88,7 +88,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("kind", ["bert vocab.txt", "gpt2 two files", "llama"])
+@pytest.mark.parametrize("kind", ["bert vocab.txt", "bert of a generic class", "gpt2 two files", "llama", "qwen3"])
 def test_settings_count_as_there(tmp_path, kind, settings):
     DIRECTORIES[kind](tmp_path)
     settings_of(tmp_path, **SETTINGS[settings])
@@ -133,6 +133,15 @@ def test_examples_are_cut_on_their_side(tmp_path):
         assert encode_sequences(ours, [text], second and [second], max_length=6).ids[0].tolist() == expected
 
 
+def test_a_model_without_types_reads_both_texts_of_a_pair_as_one(tmp_path):
+    wordpieces(tmp_path)
+    for names, total in ((["input_ids", "token_type_ids"], 2), (["input_ids", "attention_mask"], 0)):
+        settings_of(tmp_path, model_input_names=names)
+        ours, theirs = headjax.read_tokenizer(tmp_path), auto(tmp_path)
+        found = headjax.text_batch(ours, ["the cat"], ["sat"])["token_type_ids"]
+        assert found.sum() == sum(theirs("the cat", "sat").get("token_type_ids", [])) == total
+
+
 def test_wordpieces_of_a_file_by_itself(tmp_path):
     """Its pieces show whether letters lose their case."""
     (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
@@ -148,6 +157,14 @@ def test_wordpieces_of_a_file_by_itself(tmp_path):
         (tmp_path / "vocab.txt").write_text("\n".join(lines))
         with pytest.raises(headjax.DataError, match=rf"^{tmp_path}/vocab.txt: {said}"):
             wordpiece_tokenizer(tmp_path / "vocab.txt")
+
+
+def test_texts_that_are_no_batch():
+    for texts, pairs, field in (("the cat", None, "texts"), ([], None, "texts"), (["the", "cat"], ["sat"], "pairs")):
+        with pytest.raises(headjax.DataError, match=f"^{field}: "):
+            headjax.text_batch(headjax.byte_tokenizer(), texts, pairs)
+    batch = headjax.text_batch(headjax.byte_tokenizer(), ["ab", "c"])
+    assert batch["input_ids"].tolist() == [[97, 98, 0, 0, 0, 0, 0, 0], [99, 0, 0, 0, 0, 0, 0, 0]]
 
 
 def test_folders_that_a_tokenizer_is_opened_from(tmp_path):
@@ -220,7 +237,7 @@ headjax.to_huggingface(model, {str(tmp_path / "exported")!r})
 model.save({str(tmp_path / "saved")!r})
 loaded = headjax.load({str(tmp_path / "saved")!r})
 assert loaded.tokenizer == model.tokenizer
-headjax.text_batch(loaded.tokenizer, ["def f("])
+headjax.generate(loaded, "def f(", max_new_tokens=2)
 print([name for name in ("torch", "transformers") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -100,6 +100,15 @@ def test_marian_cuts_each_language_by_its_own_file(marian):
     )
 
 
+@pytest.mark.parametrize(
+    ("tokens", "said"), [('{"</s>": 0, "<unk>": 1, "<pad>": 5}', "its ids"), ('{"</s>": 0, "<unk>": 1}', "no <pad>")]
+)
+def test_a_vocabulary_of_marian_that_is_none_is_named(marian, tokens, said):
+    (marian / "vocab.json").write_text(tokens)
+    with pytest.raises(headjax.DataError, match=rf"^{marian}/vocab.json: {said}"):
+        headjax.read_tokenizer(marian)
+
+
 def test_the_library_may_be_missing(marian):
     (marian / "tokenizer.model").write_bytes((marian / "source.spm").read_bytes())
     code = """
