@@ -1,4 +1,4 @@
-"""Every switch of JAX that people turn on to find mistakes: the moves work under each, in a process of its own."""
+"""Switches of JAX that people turn on to find mistakes: the moves work under 64 bits, and under all others at once."""
 
 import os
 import subprocess
@@ -8,11 +8,11 @@ import pytest
 
 SWITCHES = {
     "x64": {"JAX_ENABLE_X64": "1"},
-    "strict types": {"JAX_NUMPY_DTYPE_PROMOTION": "strict"},
-    "equal ranks": {"JAX_NUMPY_RANK_PROMOTION": "raise"},
-    "no nan": {"JAX_DEBUG_NANS": "1"},
-    "no leaks": {"JAX_CHECK_TRACER_LEAKS": "1"},
-}
+    "others": {
+        "JAX_NUMPY_DTYPE_PROMOTION": "strict", "JAX_NUMPY_RANK_PROMOTION": "raise", "JAX_DEBUG_NANS": "1",
+        "JAX_CHECK_TRACER_LEAKS": "1",
+    },
+}  # fmt: skip
 
 MOVES = """
 import jax
@@ -55,7 +55,8 @@ headjax.reconstruct(headjax.prune(foreign, ["./0"]), inputs, ["./1"], loss=loss)
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_the_moves_work_under_a_switch_of_jax(switch: str) -> None:
+def test_the_moves_work_under_switches_of_jax(switch: str) -> None:
     env = os.environ | {"JAX_PLATFORMS": "cpu"} | SWITCHES[switch]
     subprocess.run([sys.executable, "-c", MOVES], check=True, env=env)

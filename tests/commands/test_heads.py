@@ -59,10 +59,9 @@ def test_output_projections_are_refitted_and_the_result_says_how(run, tmp_path):
     assert abs(masked / data["metrics"]["perplexity"] - 1.0) > 1e-4
 
 
-@pytest.mark.parametrize("by", ["importance", "random"])
-def test_a_count_is_spent_on_the_chosen_stacks_alone(run, by):
+def test_a_count_is_spent_on_the_chosen_stacks_alone(run):
     task = "--task translation:pairs:en-de --limit 8 --batch-size 8"
-    removed = run(f"prune translation OUT/fewer {task} --by {by} --remove 7 --stacks encoder").data["removed"]
+    removed = run(f"prune translation OUT/fewer {task} --by random --remove 7 --stacks encoder").data["removed"]
     assert len(removed) == 7
     assert all(head.startswith("encoder/") for head in removed)
 
@@ -71,7 +70,7 @@ def attentions(path):
     return [each.replace(head_ids=None, kv_index=None) for each in headjax.load(path).config.attention]
 
 
-@pytest.mark.parametrize(("remove", "heads", "groups"), [("4", 2, 2), ("50%", 2, 2), ("60%", 2, 2), ("0", 4, 2)])
+@pytest.mark.parametrize(("remove", "heads", "groups"), [("60%", 2, 2), ("0", 4, 2)])
 def test_every_layer_keeps_as_many_heads_in_as_many_groups(run, tmp_path, remove, heads, groups):
     run(f"prune grouped OUT/out --by random --uniform --remove {remove}")
     assert attentions(tmp_path / "out") == [tiny.grouped(heads, groups, 4)] * 2

@@ -1,13 +1,11 @@
 """The configs of small runs name data and models that exist, and overrides of shipped files put another kind there."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 import headjax
 from tests import tiny
-from tests.command_line import main
 from tests.tiny import flatten
 
 SMALL = Path(__file__).parents[2] / "configs" / "small"
@@ -78,37 +76,6 @@ def test_the_code_model_is_the_one_that_headjax_carries():
 
 FILE = SMALL / "deep.py"
 HEADS, LAYERS = 8, 3
-RESIDUALS = {
-    "post_norm": "post_norm",
-    "deep": "post_norm",
-    "deep_admin": "scaled_post_norm",
-    "deep_pre_norm": "pre_norm",
-    "pre_norm": "pre_norm",
-}
-
-
-@pytest.mark.parametrize("text", ["wikitext2", "multi30k"])
-@pytest.mark.parametrize("variant", RESIDUALS)
-def test_variants_have_equal_heads_and_nearly_equal_parameters(variant, text):
-    config = headjax.train_config(headjax.load_config(f"{FILE}:variant={variant},text={text},seed=2"))
-    model = config.architecture()
-    shallow = headjax.train_config(headjax.load_config(f"{FILE}:variant=post_norm,text={text}")).architecture()
-    for attentions in model.attentions().values():
-        assert sum(attention.num_heads for attention in attentions) == HEADS * LAYERS
-        assert len(attentions) == (HEADS * LAYERS if variant.startswith("deep") else LAYERS)
-    for stack in model.stacks().values():
-        assert {layer.residual for layer in stack.layers} == {RESIDUALS[variant]}
-    assert 1.0 <= headjax.summarize(model, 8).parameters / headjax.summarize(shallow, 8).parameters < 1.1
-    assert config.seed == 2
-
-
-def test_inspecting_the_config_counts_what_admin_adds(tmp_path):
-    path = tmp_path / "inspected.json"
-    counts = {}
-    for variant in ("deep", "deep_admin"):
-        assert main(["inspect", "--config", f"{FILE}:variant={variant}", "--json", str(path)]) == 0
-        counts[variant] = json.loads(path.read_text())["parameters"]
-    assert counts["deep_admin"] - counts["deep"] == 2 * HEADS * LAYERS * 64
 
 
 @pytest.mark.parametrize(

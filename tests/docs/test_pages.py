@@ -11,24 +11,18 @@ import importlib
 import re
 import shlex
 import sys
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import pytest
-from flax import nnx
 
 import headjax
 from docs import reference
 from headjax.cli import COMMANDS, Parser
 from headjax.commands.options import CommandOptions, name_of, parse_options
-from headjax.core.serialize import from_data
 from tests import tiny
 from tests.commands.language_folder import write_language_folder
 from tests.commands.test_golden import CONTRACT
-from tests.test_layout import ORDER
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ROOT / "docs" / "reference"
@@ -113,12 +107,6 @@ def test_every_guarantee_names_a_test_that_exists():
     assert [test for test in sorted(named) if not (ROOT / "tests" / test).is_file()] == []
 
 
-def test_the_architecture_names_every_package_from_the_top_down():
-    (diagram,) = [block.text for block in blocks(ROOT / "docs" / "architecture.md")]
-    named = [line.split()[0] for line in diagram.splitlines()]
-    assert named == [package for package in reversed(ORDER) if package != "report"]
-
-
 # Command lines.
 
 
@@ -160,17 +148,6 @@ def test_commands_and_options_within_sentences_exist(path):
         known = {"--help", *map(name_of, options)}
         asked = {word.split("=")[0] for word in words if word.startswith("--") and not word.startswith("--config.")}
         assert asked <= known, span
-
-
-def test_advice_to_install_names_an_extra_of_a_checkout():
-    # Nothing is published: `pip install headjax` would bring somebody else's package.
-    texts = [path.read_text(encoding="utf-8") for path in (*PAGES, *(ROOT / "headjax").rglob("*.py"))]
-    advised = [found for text in texts for found in re.findall(r"'([^'\[\]]*)\[([a-z,]+)\]'", text)]
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert len(advised) > 10
-    for package, names in advised:
-        assert package == "."
-        assert set(names.split(",")) <= set(extras)
 
 
 # JSON.
@@ -218,34 +195,3 @@ def test_python_blocks_run_one_after_another(path, folder, monkeypatch):
         if block.language == "python" and not block.reason:
             exec(compile(block.text, by_name(path), "exec"), vars(module))
     assert set(vars(module)) - before  # the blocks have run and left their names
-
-
-# The way from a config to the softmax.
-
-
-def named_files() -> list[str]:
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    path = re.search(r"From a config to the softmax(.*?)From a command", text, flags=re.S)
-    assert path is not None
-    return re.findall(r"`((?:models|nn)/[\w/]+\.py)`", path[1])
-
-
-def test_the_map_names_the_files_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    module = importlib.import_module("headjax.nn.attend")
-    softmax = module.softmax
-
-    def recording(logits: jax.Array) -> jax.Array:
-        frame = sys._getframe(1)
-        while frame is not None:
-            file = Path(frame.f_code.co_filename)
-            if file.is_relative_to(ROOT / "headjax"):
-                seen.append(str(file.relative_to(ROOT / "headjax")))
-            frame = frame.f_back
-        return softmax(logits)
-
-    monkeypatch.setattr(module, "softmax", recording)
-    model = headjax.Model(from_data(headjax.ModelConfig, tiny.RUN["model"]), rngs=nnx.Rngs(0))
-    model.forward({"input_ids": jnp.ones((1, 5), jnp.int32)})
-    assert list(dict.fromkeys(reversed(seen))) == named_files()
-    assert len(named_files()) <= 5

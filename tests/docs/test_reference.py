@@ -5,14 +5,8 @@ import re
 
 import headjax
 from docs import reference
-from docs.reference import escape, table
 from headjax.cli import COMMANDS
 from headjax.core.serialize import class_of_kind, kinds_of
-
-
-def test_text_that_looks_like_a_tag_is_escaped_and_a_table_keeps_its_columns():
-    assert escape("a < b, `scores.<name>`") == "a &lt; b, `scores.<name>`"
-    assert table(("a", "b"), [("x | y", "two\nlines")]).splitlines()[2] == "| x \\| y | two lines |"
 
 
 def test_every_public_name_has_its_directive():

@@ -14,12 +14,6 @@ from tests import tiny
 from tests.models.test_encoder import config as encoder
 
 
-def test_a_curve_has_known_additions():
-    assert CurveConfig.parse("reconstruction+reconstruct").reconstruct
-    with pytest.raises(headjax.HeadjaxError, match=r"^by: unknown order 'random\+mean'"):
-        CurveConfig.parse("random+mean")
-
-
 def points(values):
     """Points of two seeds, whose mean is the value."""
     return [CurvePoint(share, 1, seed, mean + 1 - 2 * seed) for share, mean in values.items() for seed in (0, 1)]
@@ -147,3 +141,9 @@ def test_tables_hold_the_numbers_of_the_study(study):
     # A loss of a twentieth does not count where the primary metric is no share.
     assert study.task.primary_metric == "perplexity"
     assert tolerance(study) == pytest.approx(0.05 * study.baseline["perplexity"])
+
+
+def test_a_curve_has_known_additions():
+    assert CurveConfig.parse("reconstruction+reconstruct").reconstruct
+    with pytest.raises(headjax.HeadjaxError, match=r"^by: unknown order 'random\+mean'"):
+        CurveConfig.parse("random+mean")

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from headjax.core.errors import HeadjaxError
+from headjax.core.tensors import Normal
 from headjax.hub import checking, from_huggingface, to_huggingface
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
@@ -111,10 +111,7 @@ def config_of(fields: Mapping[str, Any], names: tuple[str, ...] = ()) -> Any:
 def model_of(fields: Mapping[str, Any], names: tuple[str, ...] = (), seed: int = 0) -> Model:
     """The model of these config fields, every parameter drawn at random."""
     config = config_of(fields, names)
-    leaves, structure = jax.tree.flatten(config.initialize(jax.random.key(seed)))
-    generator = np.random.default_rng(seed)
-    noisy = [leaf + 0.2 * generator.standard_normal(leaf.shape).astype(np.float32) for leaf in leaves]
-    return Model(config, jax.tree.unflatten(structure, noisy))
+    return Model(config, tiny.random_params(config.tensors(), Normal(0.02), 0.2, seed))
 
 
 def rewrite(folder: Path, change: Any = None, **fields: Any) -> None:

@@ -16,9 +16,7 @@ CASES = {
     "llama": LLAMA,
     "llama scaled": LLAMA | {"tie_word_embeddings": True, "rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3",
         "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}},
-    "llama linear": LLAMA | {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}},
     "mistral": CONFIGS["mistral"] | {"sliding_window": None},
-    "qwen2": CONFIGS["qwen2"],
     "qwen3": CONFIGS["qwen3"],
 }  # fmt: skip
 

@@ -70,76 +70,51 @@ CASES = {
     "BertForMaskedLM": SIZES | {"hidden_act": "gelu_new"},
     "BertForMaskedLM untied": SIZES | UNTIED,
     "BertForPreTraining": SIZES,
-    "BertForPreTraining untied": SIZES | UNTIED,
     "BertForSequenceClassification": SIZES | {"num_labels": 3},
     "BertForTokenClassification": SIZES | {"num_labels": 5},
     "BertForQuestionAnswering": SIZES,
     "DistilBertModel": DISTIL,
     "DistilBertForMaskedLM": DISTIL,
-    "DistilBertForMaskedLM untied": DISTIL | UNTIED,
     "DistilBertForSequenceClassification": DISTIL | {"num_labels": 1},
-    "DistilBertForTokenClassification": DISTIL,
     "DistilBertForQuestionAnswering": DISTIL,
     "RobertaModel": SIZES | {"type_vocab_size": 1},
     "RobertaForMaskedLM": SIZES | {"type_vocab_size": 1, "layer_norm_eps": 1e-5},
     "RobertaForMaskedLM untied": SIZES | UNTIED,
     "RobertaForSequenceClassification": SIZES | {"type_vocab_size": 1, "num_labels": 3},
-    "RobertaForQuestionAnswering": SIZES | {"type_vocab_size": 1},
     "XLMRobertaForTokenClassification": SIZES | {"type_vocab_size": 1, "num_labels": 7},
     "CamembertForMaskedLM": SIZES | {"type_vocab_size": 1},
     "MPNetModel": SIZES | {"layer_norm_eps": 1e-5, "max_position_embeddings": 300},
     "MPNetForMaskedLM": SIZES,
-    "MPNetForMaskedLM untied": SIZES | UNTIED,
     "MPNetForSequenceClassification": SIZES | {"num_labels": 3},
-    "MPNetForTokenClassification": SIZES,
-    "MPNetForQuestionAnswering": SIZES,
     "ElectraModel": ALBERT,
     "ElectraForMaskedLM": ALBERT | {"embedding_size": 16},
-    "ElectraForMaskedLM untied": ALBERT | UNTIED,
     "ElectraForSequenceClassification": ALBERT | {"num_labels": 3},
-    "ElectraForTokenClassification": ALBERT | {"hidden_act": "relu"},
-    "ElectraForQuestionAnswering": ALBERT,
     "AlbertModel": ALBERT,
     "AlbertForMaskedLM": ALBERT,
-    "AlbertForMaskedLM untied": ALBERT | UNTIED,
     "AlbertForPreTraining": ALBERT,
     "AlbertForSequenceClassification": ALBERT | {"num_labels": 4},
-    "AlbertForQuestionAnswering": ALBERT,
     "ModernBertModel": MODERN,
     "ModernBertModel biased, bases": MODERN
     | {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "global_rope_theta": 100.0, "local_attention": 5},
     "ModernBertForMaskedLM": MODERN | {"layer_types": ["full_attention", *TYPES]},
-    "ModernBertForMaskedLM untied": MODERN | UNTIED,
     "ModernBertForMaskedLM biased": MODERN | {"classifier_bias": True, "decoder_bias": False},
-    "ModernBertForSequenceClassification": MODERN | {"num_labels": 3, "hidden_activation": "relu"},
     "ModernBertForSequenceClassification mean": MODERN | {"classifier_pooling": "mean", "classifier_bias": True},
     "ModernBertForTokenClassification": MODERN | {"num_labels": 5, "classifier_activation": "relu"},
-    "ModernBertForQuestionAnswering": MODERN,
     "NomicBertModel": SIZES | {"head_dim": 6, "num_hidden_layers": 3},
     "NomicBertForMaskedLM": SIZES | {"hidden_act": "gelu"},
-    "NomicBertForMaskedLM untied": SIZES | UNTIED,
     "NomicBertForSequenceClassification": SIZES | {"num_labels": 3, "rope_parameters": YARN},
-    "NomicBertForTokenClassification": SIZES | {"type_vocab_size": 1},
     "GPT2LMHeadModel": GPT2,
     "GPT2Model": GPT2 | {"n_inner": 40, "activation_function": "relu"},
     "LlamaForCausalLM": GROUPED,
     "LlamaForCausalLM tied, biased, scaled": GROUPED
     | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "rope_parameters": SCALED},
-    "LlamaForCausalLM linear": SIZES
-    | {"head_dim": 8, "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
-    "LlamaForCausalLM yarn": SIZES | {"head_dim": 8, "rope_parameters": YARN},
     "LlamaForCausalLM yarn, cut between pairs": SIZES
     | {"head_dim": 8, "rope_parameters": YARN | {"beta_fast": 2.0, "truncate": False, "attention_factor": 1.3}},
-    "MistralForCausalLM": GROUPED,
     "MistralForCausalLM window": GROUPED | {"sliding_window": 4},
     "Qwen2ForCausalLM": GROUPED,
-    "Qwen2ForCausalLM windows": GROUPED | WINDOW | {"max_window_layers": 1},
     "Qwen3ForCausalLM": GROUPED | {"head_dim": 8, "tie_word_embeddings": True},
     "Qwen3ForCausalLM windows": GROUPED | WINDOW | {"head_dim": 6, "attention_bias": True, "layer_types": TYPES},
     "SmolLM3ForCausalLM": GROUPED | {"no_rope_layers": [1, 0], "pad_token_id": 0},
-    "SmolLM3ForCausalLM windows": GROUPED
-    | WINDOW
-    | {"no_rope_layer_interval": 2, "pad_token_id": 0, "attention_bias": True, "mlp_bias": True},
     "GPTNeoXForCausalLM": NEOX,
     "GPTNeoXForCausalLM one after the other, scaled": NEOX
     | {
@@ -148,12 +123,8 @@ CASES = {
         "tie_word_embeddings": True,
         "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0, "partial_rotary_factor": 1.0},
     },
-    "GPTNeoXModel": NEOX,
     "GPTNeoXForSequenceClassification": NEOX | LAST,
     "Phi3ForCausalLM": PHI3,
-    "Phi3ForCausalLM window, tied": PHI3
-    | {"head_dim": 12, "sliding_window": 4, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 100.0}},
-    "Phi3ForSequenceClassification": PHI3 | LAST,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma2ForCausalLM untied, no caps, full first": GEMMA2
     | {
@@ -163,8 +134,6 @@ CASES = {
         "tie_word_embeddings": False,
         "attention_bias": True,
     },
-    "Gemma2Model": GEMMA2,
-    "Gemma2ForSequenceClassification": GEMMA2 | LAST,
     "Gemma3ForCausalLM": GEMMA,
     "Gemma3ForCausalLM capped, scaled": GEMMA
     | {
@@ -177,13 +146,9 @@ CASES = {
             "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0},
         },
     },
-    "Gemma3TextModel": GEMMA,
     "GPT2ForSequenceClassification": GPT2 | LAST,
     "LlamaForSequenceClassification": GROUPED | LAST | {"head_dim": 6, "attention_bias": True},
-    "LlamaForSequenceClassification regression": GROUPED | LAST | {"num_labels": 1, "tie_word_embeddings": True},
     "LlamaModel": GROUPED,
-    "MistralForSequenceClassification": GROUPED | LAST | {"sliding_window": 4},
-    "Qwen2ForSequenceClassification": GROUPED | LAST | WINDOW | {"max_window_layers": 1},
     "Qwen3ForSequenceClassification": GROUPED | LAST | {"head_dim": 8, "tie_word_embeddings": True},
     "Gemma3TextForSequenceClassification": GEMMA | {"num_labels": 3},
     "BartForConditionalGeneration": BART,
@@ -196,12 +161,10 @@ CASES = {
     "MT5ForConditionalGeneration": T5 | {"feed_forward_proj": "gated-gelu"},
     "ViTModel": VIT,
     "ViTForImageClassification": VIT | {"num_labels": 3, "qkv_bias": False},
-    "DeiTModel": VIT | {"num_channels": 1},
     "DeiTForImageClassification": VIT | {"num_labels": 3},
     "DeiTForImageClassificationWithTeacher": VIT | {"num_labels": 3},
     "CLIPVisionModel": VIT | {"layer_norm_eps": 1e-3},
     "CLIPTextModel": SIZES | {"eos_token_id": 7, "bos_token_id": 1, "pad_token_id": 0},
-    "CLIPTextModel old": SIZES | {"eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0, "hidden_act": "gelu"},
     "Dinov2Model": DINO | {"use_mask_token": False, "qkv_bias": False},
     "Dinov2Model gated": DINO | {"use_swiglu_ffn": True},
     "Dinov2ForImageClassification": DINO | {"num_labels": 3, "hidden_act": "relu"},
@@ -383,7 +346,7 @@ def test_every_distance_of_a_long_text(case):
 
 
 @pytest.mark.parametrize("size", [(20, 13), (4, 8)])
-@pytest.mark.parametrize("case", ["Dinov2Model", "Dinov2ForImageClassification"], indirect=True)
+@pytest.mark.parametrize("case", ["Dinov2ForImageClassification"], indirect=True)
 def test_images_of_other_sizes(case, size, tmp_path):
     """Positions resized up and down, pixels beyond the last patch cut off; by the code of an export too."""
     import transformers
@@ -394,7 +357,7 @@ def test_images_of_other_sizes(case, size, tmp_path):
     assert_same(model(inputs), expected, inputs)
     assert model.count_tokens(inputs) == 2 * (1 + (size[0] // 4) * (size[1] // 4))
     headjax.to_huggingface(model, tmp_path / "out", "remote")
-    auto = transformers.AutoModelForImageClassification if "logits" in expected else transformers.AutoModel
+    auto = transformers.AutoModelForImageClassification
     again = outputs(auto.from_pretrained(tmp_path / "out", trust_remote_code=True).eval(), inputs)
     for name, array in expected.items():
         assert_close(again[name], array, sums=tiny.SUMS, message=name)
@@ -418,12 +381,9 @@ RAGGED = [
     "ModernBertModel biased, bases",
     "NomicBertForMaskedLM",
     "GPT2LMHeadModel",
-    "LlamaForCausalLM",
     "Qwen3ForCausalLM windows",
-    "SmolLM3ForCausalLM",
     "GPTNeoXForCausalLM",
     "Phi3ForCausalLM",
-    "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
     "BartForConditionalGeneration",
     "T5ForConditionalGeneration",
@@ -435,9 +395,7 @@ RAGGED = [
 EVEN = {
     "NomicBertForMaskedLM": ["encoder/0/1", "encoder/0/3", "encoder/1/0", "encoder/1/2"],
     "LlamaForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
-    "LlamaForSequenceClassification": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
     "Phi3ForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
-    "Qwen2ForCausalLM": ["decoder/0/1", "decoder/0/3", "decoder/1/0", "decoder/1/2"],
     # The heads left keep their columns of the position bias.
     "T5ForConditionalGeneration": [
         f"{each}/{i}" for each in ("encoder/0", "encoder/1", "decoder/0", "cross/0") for i in (1, 3)
@@ -465,13 +423,7 @@ def test_a_pruned_model_loads_there(case, layout, tmp_path):
 DECODERS = [name for name in CASES if "ForCausalLM" in name or name == "GPT2LMHeadModel"]
 
 
-ENCODERS = [
-    "BertModel", "DistilBertModel", "AlbertModel", "RobertaModel", "MPNetModel", "ModernBertModel", "NomicBertModel",
-    "BartModel", "T5ForConditionalGeneration",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("case", ENCODERS, indirect=True)
+@pytest.mark.parametrize("case", ["BertModel", "RobertaModel", "MPNetModel", "BartModel"], indirect=True)
 def test_positions_in_encoders_behind_left_padding(case):
     """BERT's count padding; RoBERTa's count tokens that are not the padding token, masked or not, or without a mask."""
     theirs, folder = case

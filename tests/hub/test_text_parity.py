@@ -18,6 +18,21 @@ from headjax.tokenizers.vocabularies import train_bpe, wordpiece_of
 from tests.hub.directories import CONFIGS, model_of
 from tests.tokenizers.directories import ROBERTA, byte_pairs, spaced
 
+
+def bytes_of_roberta(folder):
+    """Its template of special tokens, in the two files of its vocabulary."""
+    byte_pairs(folder, ROBERTA)
+
+
+def wordpieces():
+    letters = [chr(number) for number in range(33, 127)]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{each}" for each in letters)]
+    return wordpiece_of(pieces, "letters")
+
+
+READERS = {"bert": None, "distilbert": None, "roberta": bytes_of_roberta, "bart": bytes_of_roberta}
+
+
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.filterwarnings("default"),
@@ -98,13 +113,9 @@ def bytes_of_qwen():
 
 DECODERS = {
     "gpt2": bytes_of_gpt2,
-    "gpt_neox": bytes_of_gpt2,
     "llama": words_of_llama,
     "mistral": words_of_llama,
     "qwen2": bytes_of_qwen,
-    "qwen3": bytes_of_qwen,
-    "smollm3": bytes_of_gpt2,
-    "gemma2": words_of_llama,
     "gemma3_text": words_of_llama,
 }
 
@@ -136,20 +147,6 @@ def test_decoders(family, change, tmp_path):
     expected = "smollm3" if family == "mistral" and biased else family
     assert (exported.family, bool(exported.notes)) == (expected, expected != family)
     assert_text(changed, tmp_path / "out")
-
-
-def wordpieces():
-    letters = [chr(number) for number in range(33, 127)]
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{each}" for each in letters)]
-    return wordpiece_of(pieces, "letters")
-
-
-def bytes_of_roberta(folder):
-    """Its template of special tokens, in the two files of its vocabulary."""
-    byte_pairs(folder, ROBERTA)
-
-
-READERS = {"bert": None, "distilbert": None, "roberta": bytes_of_roberta, "bart": bytes_of_roberta}
 
 
 @pytest.mark.parametrize("family", READERS)

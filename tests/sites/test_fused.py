@@ -14,6 +14,13 @@ from tests.selected import first
 from tests.sites import houses
 from tests.sites.houses import HEADS, SIZE, SUMS, WIDTH, batches, evaluated, loss, trained, without
 
+
+def fused_view(layer: Any, fused: Any) -> headjax.AttentionSite:
+    numbers = {"heads": layer.n_head, "kv_heads": layer.n_kv_heads, "head_dim": layer.head_dim}
+    query = {"c_proj.kernel": -2}
+    return headjax.AttentionSite(**numbers, output="c_proj", kernel="c_proj.kernel", query=query, fused=fused)
+
+
 BATCH = batches(1)[0]
 
 
@@ -199,12 +206,6 @@ def test_one_map_of_a_layer_that_cannot_be_called_alone_is_refused():
 
     with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: c_attn\.kernel.*register_attention\(.*Masked"):
         headjax.attention_sites(houses.Classifier(Masked))
-
-
-def fused_view(layer: Any, fused: Any) -> headjax.AttentionSite:
-    numbers = {"heads": layer.n_head, "kv_heads": layer.n_kv_heads, "head_dim": layer.head_dim}
-    query = {"c_proj.kernel": -2}
-    return headjax.AttentionSite(**numbers, output="c_proj", kernel="c_proj.kernel", query=query, fused=fused)
 
 
 @pytest.mark.parametrize(

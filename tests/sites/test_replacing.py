@@ -156,8 +156,7 @@ def test_dropout_without_random_numbers_is_refused_as_in_the_replaced_layer():
     assert_close(replaced(BATCH["x"], deterministic=True), layer(BATCH["x"], deterministic=True), sums=SUMS)
 
 
-@pytest.mark.parametrize("dtype", [None, jnp.bfloat16])
-@pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(("dtype", "param_dtype"), [(None, jnp.bfloat16), (jnp.bfloat16, jnp.float32)])
 def test_a_new_layer_computes_in_the_type_of_the_replaced_one(dtype, param_dtype):
     layer = houses.flax_attention(nnx.Rngs(0), dropout_rate=0.0, dtype=dtype, param_dtype=param_dtype)
     replaced = headjax.replace_attention(layer, lambda own: own)

@@ -52,8 +52,7 @@ def plain_flax_attention(rngs):
     return houses.flax_attention(rngs, dropout_rate=0.0, keep_rngs=False)
 
 
-ATTENTIONS = {"einsum": houses.EinsumAttention, "flax": plain_flax_attention, "own": houses.own_attention}
-MODELS = [(scan, name) for scan in (Split, Params, State) for name in ATTENTIONS]
+MODELS = [(Split, houses.EinsumAttention), (Params, houses.own_attention), (State, plain_flax_attention)]
 
 
 def looped(model):
@@ -70,9 +69,9 @@ def by_layer(values):
     return np.array([values[head] for head in sorted(values, key=lambda head: (head.layer, head.head))])
 
 
-@pytest.mark.parametrize("scan, name", MODELS)
-def test_heads_are_those_of_a_plain_loop(scan, name):
-    model = scan(ATTENTIONS[name])
+@pytest.mark.parametrize("scan, attention", MODELS)
+def test_heads_are_those_of_a_plain_loop(scan, attention):
+    model = scan(attention)
     before, loop = snapshot(model), looped(model)
     found, expected = (headjax.score_heads(one, BATCHES, loss=loss) for one in (model, loop))
     for score in ("importance", "importance_token", "fisher"):
@@ -84,9 +83,8 @@ def test_heads_are_those_of_a_plain_loop(scan, name):
     assert snapshot(model)[0] == before[0]
 
 
-@pytest.mark.parametrize("scan", [Split, Params, State])
-def test_gates_are_learned_and_heads_are_pruned(scan):
-    model = scan(plain_flax_attention)
+def test_gates_are_learned_and_heads_are_pruned():
+    model = Split(plain_flax_attention)
     found = headjax.learn_gates(
         model, BATCHES, headjax.Subset(count=3 * HEADS - 3), steps=5, learning_rate=0.1, loss=loss
     )
@@ -98,11 +96,10 @@ def test_gates_are_learned_and_heads_are_pruned(scan):
     assert headjax.attention_sites(pruned)[0].shape == (3, HEADS - 1)
 
 
-@pytest.mark.parametrize("power", [1, 2])
-def test_weight_decay_within_the_loss_sees_no_gates(power):
+def test_weight_decay_within_the_loss_sees_no_gates():
     def decayed(model, batch):
         weights = jax.tree.leaves(nnx.state(model, nnx.Param))
-        return loss(model, batch) + 0.1 * sum(jnp.sum(jnp.abs(array) ** power) for array in weights)
+        return loss(model, batch) + 0.1 * sum(jnp.abs(array).sum() for array in weights)
 
     model = State(houses.EinsumAttention)
     for by in (

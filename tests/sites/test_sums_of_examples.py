@@ -46,11 +46,8 @@ def weighted(model: Any, batch: Any) -> jax.Array:
 
 
 COUPLED = {
-    "negatives": negatives,
     "a balance term": balanced,
-    "statistics": normalised,
     "mean of negatives": mean(negatives),
-    "mean with a balance term": mean(balanced),
     "mean of statistics": mean(normalised),
     "mean over targets": weighted,
 }
@@ -63,7 +60,6 @@ def test_a_loss_of_a_whole_batch_is_refused(name):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("given", [negatives, mean(negatives)])
 @pytest.mark.parametrize(
     "call",
     [
@@ -80,9 +76,9 @@ def test_a_loss_of_a_whole_batch_is_refused(name):
         lambda model, batches, loss: headjax.shrink(model, batches, headjax.Budget(parameters=0.9), loss=loss),
     ],
 )
-def test_it_is_refused_everywhere(call, given):
+def test_it_is_refused_everywhere(call):
     with pytest.raises(headjax.HeadjaxError, match=r"^loss: .* no sum over examples"):
-        call(MODEL, [BATCH], loss=given)
+        call(MODEL, [BATCH], loss=negatives)
 
 
 def test_a_metric_of_one_number_is_refused_likewise():
@@ -90,11 +86,12 @@ def test_a_metric_of_one_number_is_refused_likewise():
         headjax.ablate(MODEL, [BATCH], loss=loss, metrics={"among others": mean(negatives)})
 
 
-@pytest.mark.parametrize("given", [loss, mean_loss, lambda model, batch: loss(model, batch).sum()])
-@pytest.mark.parametrize("house", ["einsum", "bf16", "scanned"])
-def test_sums_and_means_of_examples_are_not(given, house):
-    for size in (2, 7):
-        headjax.score_heads(houses.HOUSES[house](), houses.batches(1, size=size), loss=given)
+@pytest.mark.parametrize(
+    "house, given",
+    [("einsum", loss), ("bf16", mean_loss), ("scanned", lambda model, batch: loss(model, batch).sum())],
+)
+def test_sums_and_means_of_examples_are_not(house, given):
+    headjax.score_heads(houses.HOUSES[house](), houses.batches(1, size=7), loss=given)
 
 
 def test_noise_by_the_place_in_the_batch_is_not():
@@ -110,10 +107,9 @@ def attends(model: Any, batch: Any) -> jax.Array:
     return jnp.einsum("btd,bsd,ts->b", hidden, hidden, batch["mask"]) * batch.get("temperature", 1.0)
 
 
-@pytest.mark.parametrize("scale", [{}, {"temperature": np.float32(0.5)}])
-def test_an_array_that_examples_share(scale):
+def test_an_array_that_examples_share():
     """It is computed right by example, named where examples are taken one by one, noticed where it looks like them."""
-    drawn, length = np.random.default_rng(0), BATCH["x"].shape[1]
+    scale, drawn, length = {"temperature": np.float32(0.5)}, np.random.default_rng(0), BATCH["x"].shape[1]
     batch = BATCH | {"mask": drawn.normal(size=(length, length)).astype(np.float32)} | scale
 
     def held(model, other):

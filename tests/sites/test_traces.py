@@ -26,17 +26,11 @@ class Rematerialised(houses.Block):
         return super().__call__(x)
 
 
-class Jitted(houses.Block):
-    @nnx.jit
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return super().__call__(x)
-
-
 def block(layer: nnx.Module, x: jax.Array) -> jax.Array:
     return layer(x)
 
 
-remat, jitted = nnx.remat(block), nnx.jit(block)
+jitted = nnx.jit(block)
 
 
 @jax.jit
@@ -56,11 +50,8 @@ def branched(layer: nnx.Module, x: jax.Array) -> jax.Array:
 
 CALLS: dict[str, tuple[type[houses.Block], Callable[..., jax.Array]]] = {
     "a method under nnx.remat": (Rematerialised, block),
-    "a method under nnx.jit": (Jitted, block),
-    "nnx.remat": (houses.Block, remat),
     "nnx.jit": (houses.Block, jitted),
     "nnx.cached_partial": (houses.Block, lambda layer, x: nnx.cached_partial(jitted, layer)(x)),
-    "jax.jit": (houses.Block, lambda layer, x: pure(*nnx.split(layer), x)),
     "jax.checkpoint": (houses.Block, lambda layer, x: kept(*nnx.split(layer), x)),
     "jax.lax.cond": (houses.Block, branched),
 }
@@ -85,10 +76,16 @@ class Model(nnx.Module):
         return self.factor * self.head(x.mean(axis=1))
 
 
+@pytest.fixture(scope="module")
+def plain() -> tuple[Any, list[float]]:
+    """Scores and effects of the same blocks in a plain call."""
+    effects = headjax.ablate(Model(), [BATCH], loss=loss).effects()
+    return headjax.score_heads(Model(), [BATCH], loss=loss), list(effects.values())
+
+
 @pytest.mark.parametrize("kind", CALLS)
-def test_a_trace_that_jax_keeps_hides_no_head(kind):
-    expected = headjax.score_heads(Model(), [BATCH], loss=loss)
-    effects = list(headjax.ablate(Model(), [BATCH], loss=loss).effects().values())
+def test_a_trace_that_jax_keeps_hides_no_head(kind, plain):
+    expected, effects = plain
     for _ in range(2):  # also where the trace is there before the first one
         found = headjax.score_heads(Model(kind), [BATCH], loss=loss)
         for name in ("importance", "importance_token", "fisher"):
@@ -97,7 +94,7 @@ def test_a_trace_that_jax_keeps_hides_no_head(kind):
     assert_close(list(ablated.effects().values()), effects, sums=SUMS, scale=1.0)
 
 
-@pytest.mark.parametrize("kind", ["", "nnx.jit", "nnx.remat"])
+@pytest.mark.parametrize("kind", ["", "nnx.jit"])
 def test_a_layer_that_is_called_twice_is_seen_to_be(kind):
     with pytest.raises(headjax.HeadjaxError, match=r"layers\.0\.attn: is called several times"):
         headjax.reconstruct(Model(kind, times=2), [BATCH], ["layers.0.attn/1"], loss=loss)
@@ -113,17 +110,11 @@ class Smoothed:
         labels = optax.smooth_labels(jax.nn.one_hot(batch["y"], 3), self.amount)
         return optax.softmax_cross_entropy(model(batch["x"]), labels)
 
-    def method(self, model: Any, batch: Any) -> jax.Array:
-        return self(model, batch)
-
 
 def numbers(model: Model, loss: Any) -> list[float]:
     """What functions of heads say about a loss."""
-    batches = [BATCH]
-    ablated = headjax.ablate(model, batches, loss=loss, metrics={"again": loss}, heads=["layers.0.attn/0"])
-    learned = headjax.learn_gates(model, batches, headjax.Subset(count=7), steps=1, learning_rate=0.1, loss=loss)
-    scored = headjax.score_heads(model, batches, loss=loss).loss
-    return [scored, ablated.mean(), ablated.mean("again"), float(learned.losses[0])]
+    ablated = headjax.ablate(model, [BATCH], loss=loss, metrics={"again": loss}, heads=["layers.0.attn/0"])
+    return [headjax.score_heads(model, [BATCH], loss=loss).loss, ablated.mean(), ablated.mean("again")]
 
 
 def test_a_loss_is_as_it_is_when_it_is_called():
@@ -132,12 +123,7 @@ def test_a_loss_is_as_it_is_when_it_is_called():
     def smoothed_by_array(model: Any, batch: Any) -> jax.Array:
         return Smoothed(array[0])(model, batch)
 
-    kinds = {
-        "callable": held,
-        "method": held.method,
-        "partial": functools.partial(lambda held, model, batch: held(model, batch), held),
-        "array": smoothed_by_array,
-    }
+    kinds = {"callable": held, "array": smoothed_by_array}
     before = {name: numbers(model, kind) for name, kind in kinds.items()}
     held.amount = array[0] = 0.9
     expected = numbers(model, Smoothed(0.9))

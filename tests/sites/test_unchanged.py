@@ -41,10 +41,6 @@ def assert_same(model, before):
         np.testing.assert_array_equal(after[1][path], array, err_msg=str(path))
 
 
-def stopped(model, batch):
-    raise RuntimeError("stopped inside")
-
-
 def overwriting(model, batch):
     """A loss that changes the model that it gets, and stops."""
     model.head.kernel.set_value(jnp.zeros_like(model.head.kernel[...]))
@@ -52,16 +48,12 @@ def overwriting(model, batch):
     raise RuntimeError("stopped after a change")
 
 
-@pytest.mark.parametrize("name", ["flax", "scanned"])
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize(
-    "given, error, message", [(stopped, RuntimeError, "stopped inside"), (overwriting, RuntimeError, "stopped after")]
-)
-def test_a_loss_that_fails_leaves_the_model_as_it_was(name, function, given, error, message):
-    model = HOUSES[name]()
+def test_a_loss_that_fails_leaves_the_model_as_it_was(function):
+    model = HOUSES["scanned"]()
     before = snapshot(model)
-    with pytest.raises(error, match=message):
-        FUNCTIONS[function](model, given)
+    with pytest.raises(RuntimeError, match="stopped after"):
+        FUNCTIONS[function](model, overwriting)
     assert_same(model, before)
 
 

@@ -115,16 +115,14 @@ def mixed(attention):
 CALLS = {
     "score_heads": {},
     "ablate": {"heads": ["layers.0.attn/0"]},
-    "order_heads": {},
     "learn_gates": {"steps": 1, "learning_rate": 0.1, "distribution": headjax.Subset(count=3)},
 }
 
 
 @pytest.mark.parametrize("attention", [Raw, Odd, Inner, ByBlocks, Sigmoid])
-@pytest.mark.parametrize("given", [loss, mean_loss])
-def test_a_layer_that_is_not_recognised_is_named_once(attention, given):
+def test_a_layer_that_is_not_recognised_is_named_once(attention):
     with pytest.warns(UserWarning, match="not recognised") as caught:
-        scores = headjax.score_heads(mixed(attention), BATCHES, loss=given).score("importance")
+        scores = headjax.score_heads(mixed(attention), BATCHES, loss=mean_loss).score("importance")
     (text,) = (str(one.message) for one in caught)
     assert f"layers.1.attn ({attention.__name__})" in text
     assert "register_attention" in text
@@ -201,8 +199,7 @@ def adapted(places, linear, seed=2):
     return model
 
 
-@pytest.mark.parametrize("linear", [False, True])
-@pytest.mark.parametrize("places", [["wv"], ["wq", "wv"], ["wo"], ["wq", "wk", "wv", "wo"]])
+@pytest.mark.parametrize(("places", "linear"), [(["wq", "wv"], False), (["wq", "wk", "wv", "wo"], True)])
 def test_heads_are_cut_from_the_sum_of_a_weight_and_its_low_rank_matrix(places, linear):
     model = adapted(places, linear)
     scores = headjax.score_heads(model, BATCHES, loss=loss, strict=True)

@@ -7,20 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.selected import further
-
 ROOT = Path(__file__).parents[2]
-
-FEW = ("tests/test_flax.py", "tests/models/test_model.py")
-MORE = ("tests/training/test_step.py", "tests/nn/test_module.py", "tests/models/test_generation.py")
+FILES = ("tests/test_flax.py", "tests/models/test_model.py")
 
 
-@pytest.mark.parametrize("files", [FEW, further(MORE)])
-def test_modules_are_trees(files):
+def test_modules_are_trees():
     environment = os.environ | {"NNX_GRAPH_MODE": "false", "NNX_GRAPH_UPDATES": "false"}
     chosen = ["-m", "not parity and not whole and not attack"]
-    words = [sys.executable, "-m", "pytest", "-x", "-q", *chosen, "-p", "no:xdist", *files]
+    words = [sys.executable, "-m", "pytest", "-x", "-q", *chosen, "-p", "no:xdist", *FILES]
     run = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-4000:]
