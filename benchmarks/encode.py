@@ -17,9 +17,8 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
 from headjax.hub import to_huggingface
-from headjax.hub.checking import ONNX
 from headjax.hub.either import read_model
-from headjax.hub.onnx import QUANTIZED
+from headjax.hub.onnx import ONNX, QUANTIZED
 from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.report.tables import Column, Table

@@ -16,7 +16,7 @@ from headjax.core.progress import Progress
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:
-    from headjax.hub.checking import Exported
+    from headjax.hub.exporting import Exported
 
 Layout = Literal["auto", "native", "remote", "padded", "onnx", "maxtext"]
 """Layouts by name, for which nothing has to be imported."""
@@ -43,7 +43,7 @@ class Result(CommandResult):
 
     title = "Exported"
 
-    exported: Exported = record("headjax.hub.checking.Exported")
+    exported: Exported = record("headjax.hub.exporting.Exported")
     directory: str = key("", said="directory")
 
     def tables(self) -> Sequence[Table]:
@@ -64,8 +64,7 @@ class Result(CommandResult):
 def run(options: Options, progress: Progress) -> Result:
     """Writes a model as a Hugging Face directory that computes the same, or says why none can."""
     from headjax.hub import to_huggingface
-    from headjax.hub.checking import max_difference
-    from headjax.hub.either import read_model
+    from headjax.hub.either import max_difference, read_model
 
     if options.length and options.layout != "onnx":
         raise HeadjaxError("--length: needs --layout onnx")

@@ -12,6 +12,7 @@ from headjax.core.errors import HeadjaxError
 
 if TYPE_CHECKING:
     from headjax.hub.onnx import OnnxModel
+    from headjax.models.config import ModelConfig
     from headjax.models.model import Model
 
 Quantized = Literal["int8", "int8:avx2", "int8:arm64"]
@@ -28,16 +29,20 @@ class QuantizingOptions(WritingOptions):
     quantize: Quantized | None = option(None, QUANTIZE, "KIND")
 
 
-def check_quantize(options: WritingOptions, model: Model) -> None:
-    """Check before the work that graphs can be written beside the result."""
-    from headjax.hub.onnx import OnnxModel
+def check_quantize(options: WritingOptions, model: Model, config: ModelConfig) -> None:
+    """Check before the work that graphs can be written beside the result, which has this config."""
+    from headjax.hub.onnx import check_graph
+    from headjax.hub.table import InexpressibleError
 
     if options.quantize is None:
         return
     if options.kind() == "headjax":
         use = f"use {options.kind_option()} huggingface"
         raise HeadjaxError(f"--quantize: a directory of headjax has no place for it; {use}")
-    OnnxModel(model, options.quantize)
+    try:
+        check_graph(model, config)
+    except InexpressibleError as error:
+        raise HeadjaxError(f"--quantize: {error}") from None
 
 
 def graphs_of(models: Sequence[Model], options: WritingOptions) -> list[OnnxModel]:
@@ -45,12 +50,12 @@ def graphs_of(models: Sequence[Model], options: WritingOptions) -> list[OnnxMode
 
     None are returned of decoders unless their graph is asked for, and of models that no single file holds.
     """
-    from headjax.hub.onnx import LARGEST, OnnxModel
+    from headjax.hub.onnx import MOST_PARAMETERS, OnnxModel
     from headjax.hub.table import InexpressibleError
     from headjax.models.encoder import EncoderConfig
 
     usual = all(map(find_spec, ("onnx", "onnxruntime"))) and isinstance(models[0].config, EncoderConfig)
-    if not (usual or options.quantize) or any(model.num_parameters > LARGEST for model in models):
+    if not (usual or options.quantize) or any(model.num_parameters > MOST_PARAMETERS for model in models):
         return []
     try:
         graphs = [OnnxModel(model) for model in models]

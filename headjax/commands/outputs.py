@@ -224,7 +224,7 @@ def planned_exports(options: WritingOptions, model: Model, config: ModelConfig) 
     """Tell before the work which layouts express an architecture made of a model; refuse a directory that none does."""
     from headjax.hub.exporting import layouts_after
 
-    check_quantize(options, model)
+    check_quantize(options, model, config)
     refused = layouts_after(model, config)
     layouts = [name for name, why in refused.items() if not why]
     reasons = "; ".join(f"not {name}: {why}" for name, why in refused.items() if why)
@@ -358,7 +358,7 @@ def _call(model: Model, size: int, forward: Callable[[Batch], Any] | None = None
     """Return the forward pass of a batch of equal random examples."""
     import numpy as np
 
-    from headjax.hub.checking import example_batch, longest
+    from headjax.hub.onnx import example_batch, longest
 
     example = example_batch(model, min(TOKENS, longest(model) or TOKENS))
     batch = model.device_batch({name: np.repeat(array[:1], size, axis=0) for name, array in example.items()})

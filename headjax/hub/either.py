@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from headjax.core.progress import Progress, silent
 from headjax.hub.exporting import to_huggingface
+from headjax.hub.family import Family
 from headjax.hub.importing import config_of, from_huggingface
+from headjax.hub.onnx import example_batch
 from headjax.hub.sentences import MODULES, is_cross_encoder, transformer_folder
 from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
@@ -53,6 +57,14 @@ def write_model(
         return "; ".join((f"layout {exported.layout}", *exported.notes))
     model.save(path)
     return ""
+
+
+def max_difference(model: Model, directory: str | Path, *, family: Family | None = None) -> float:
+    """Return the largest absolute difference between all outputs of a model and of the directory written from it."""
+    batch = example_batch(model)
+    ours, theirs = model(batch), from_huggingface(directory, family=family)(batch)
+    pairs = [(getattr(ours, name), getattr(theirs, name)) for name in ("hidden", "logits", "embeddings")]
+    return max(float(np.max(np.abs(np.asarray(a) - np.asarray(b)))) for a, b in pairs if a is not None)
 
 
 def bytes_of_weights(path: str | Path) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,15 +19,14 @@ from headjax.core.progress import Progress, silent
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import flatten
 from headjax.hub import maxtext
-from headjax.hub.checking import EXPORTED, ONNX, Exported
-from headjax.hub.companions import last_import, tokenizer_notes, write_companions
-from headjax.hub.families import FAMILIES
+from headjax.hub.companions import CARRIED, last_import, tokenizer_notes, write_companions
+from headjax.hub.families import CODE, FAMILIES, REMOTE
 from headjax.hub.families.entries import label_names
 from headjax.hub.families.remote import MODELING
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
-from headjax.hub.layouts import LAYOUTS, Written, choose, first_family
-from headjax.hub.onnx import QUANTIZED, write_onnx
+from headjax.hub.layouts import LAYOUTS, Choice, Written, choose, first_family
+from headjax.hub.onnx import ONNX, QUANTIZED, write_onnx
 from headjax.hub.rules import BoundRule, bind
 from headjax.hub.safetensors_files import SINGLE, write_safetensors
 from headjax.hub.sentences import SCORE_FIELDS, pipeline_files, score_fields, without_pipeline
@@ -41,6 +40,30 @@ from headjax.storage.paths import path_of, size_of
 _SIZES = {"hidden_size", "num_attention_heads", "num_hidden_layers", "head_dim"}
 _FORGOTTEN = {"torch_dtype", "auto_map", *_SIZES, *SCORE_FIELDS}
 """Fields of an imported config that an export does not carry on: sizes are written under the family's own names."""
+
+
+EXPORTED = frozenset({"config.json", SINGLE, "onnx", maxtext.CHECKPOINT, maxtext.SIZES, *CODE, *CARRIED})
+"""Names of the files and folders that an export may have."""
+
+
+class Exported(NamedTuple):
+    """Result of an export.
+
+    Attributes:
+        family: `model_type`.
+        bytes: of the weights.
+        max_difference: of outputs; None unless checked.
+        bytes_before: of the weights when they were imported; None for others.
+        notes: what changed, such as the family.
+    """
+
+    family: str
+    layout: str
+    tensors: int
+    bytes: int
+    max_difference: float | None = None
+    bytes_before: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 def to_huggingface(
@@ -80,79 +103,85 @@ def to_huggingface(
         InexpressibleError: the layout cannot express the model; the message says why and names one that can.
         HeadjaxError: the layout or family is unknown, or the directory holds something else.
     """
-    _check_layout(layout, family, quantize)
-    declared.check(model.config.tensors(), model.params)
-    if layout == "onnx":
-        return _export_onnx(model, directory, length, quantize)
-    if layout == "maxtext":
-        return _export_maxtext(model, directory)
-    plain = without_pipeline(model)
-    chosen, name, written = choose(plain, _families(plain, family), layout, with_code=family is None)
-    entries = _export(model, directory, chosen, written, quantize, progress)
-    return Exported(
-        chosen.model_type,
-        name,
-        len(entries),
-        sum(entry.size * entry.dtype.itemsize for entry in entries.values()),
-        bytes_before=last_import(model).get("bytes"),
-        notes=(*_notes(model, chosen), *tokenizer_notes(model, path_of(directory)), *_quantized(directory, quantize)),
-    )
-
-
-def _check_layout(layout: str, family: str | Family | None, quantize: str | None) -> None:
-    """Refuse options of `to_huggingface` that do not go together."""
     known = ["auto", *LAYOUTS, "onnx", "maxtext"]
     if layout not in known:
         raise HeadjaxError(f"layout: {unknown_name('layout', layout, known)}")
     if family is not None and layout in ("remote", "onnx", "maxtext"):
         raise HeadjaxError(f"family: the layout {layout} has none")
-    if quantize is not None:
-        if layout == "maxtext":
-            raise HeadjaxError("quantize: is for onnxruntime, not for the layout maxtext")
-        if quantize not in QUANTIZED:
-            raise HeadjaxError(f"quantize: {unknown_name('kind', quantize, QUANTIZED)}")
-
-
-def _export(
-    model: Model, directory: str | Path, chosen: Family, written: Written, quantize: str | None, progress: Progress
-) -> Mapping[str, jax.ShapeDtypeStruct]:
-    """Write the directory of a model as a family has written it; return type and shape of the file's tensors."""
-    fields, bound = _described(model, chosen, written)
-    params = flatten(written.model.params)
-    entries = _entries(bound, params)
+    if quantize is not None and layout == "maxtext":
+        raise HeadjaxError("quantize: is for onnxruntime, not for the layout maxtext")
+    if quantize is not None and quantize not in QUANTIZED:
+        raise HeadjaxError(f"quantize: {unknown_name('kind', quantize, QUANTIZED)}")
+    declared.check(model.config.tensors(), model.params)
+    marker = {"onnx": "onnx", "maxtext": maxtext.SIZES}.get(layout, SINGLE)
+    choice = None if layout == "onnx" else _choice(model, layout, family)
+    results: list[Exported] = []
 
     def write(folder: Path) -> None:
-        write_safetensors(folder / SINGLE, entries, _tensors(bound, params, progress))
-        _write_config(folder, fields, chosen)
+        if choice is None:
+            result = _write_graph(model, folder, length, quantize)
+        elif layout == "maxtext":
+            result = _write_checkpoint(model, folder, choice)
+        else:
+            result = _write_weights(model, folder, choice, quantize, progress)
+        write_companions(model, folder)
+        notes = (*result.notes, *tokenizer_notes(model, folder))
         if quantize is not None:
-            write_onnx(without_pipeline(model), folder, quantize=quantize)
-        write_companions(model, folder)
+            graph = folder / QUANTIZED[quantize]
+            notes = (*notes, f"onnx/{graph.name}: {size_of(graph) / 1e6:.0f} MB")
+        results.append(result._replace(notes=notes))
 
-    write_directory(path_of(directory), write, Layout(SINGLE, EXPORTED))
-    return entries
-
-
-def _export_onnx(model: Model, directory: str | Path, length: int | None, quantize: str | None) -> Exported:
-    """Write the directory of a graph, beside the config that most programs read."""
-    plain = without_pipeline(model)
-    differences: list[float] = []
-
-    def write(folder: Path) -> None:
-        _write_nearest_config(model, folder)
-        differences.append(write_onnx(plain, folder, length, quantize))
-        write_companions(model, folder)
-
-    write_directory(path_of(directory), write, Layout("onnx", EXPORTED))
-    size = sum(size_of(file) for file in path_of(directory).glob(f"{ONNX}*"))
-    tensors = len(jax.tree.leaves(model.params))
-    notes = _quantized(directory, quantize)
-    return Exported(kind_of(model.config), "onnx", tensors, size, differences[-1], notes=notes)
+    write_directory(path_of(directory), write, Layout(marker, EXPORTED))
+    return results[-1]
 
 
-def _quantized(directory: str | Path, kind: str | None) -> tuple[str, ...]:
-    """Return the name and the size of a quantised graph."""
-    file = None if kind is None else path_of(directory) / QUANTIZED[kind]
-    return () if file is None else (f"onnx/{file.name}: {size_of(file) / 1e6:.0f} MB",)
+def _choice(model: Model, layout: str, family: str | Family | None) -> Choice:
+    """Return the family and the layout in which the weights are written, see `choose`."""
+    if layout != "maxtext":
+        plain = without_pipeline(model)
+        return choose(plain, _families(plain, family), layout)
+    families = [each for name in maxtext.FAMILIES for each in FAMILIES if each.model_type == name]
+    try:
+        return choose(model, families, "native")
+    except InexpressibleError as error:
+        needs = "layout maxtext: needs equal layers of Llama or Qwen (headjax prune --uniform)"
+        raise InexpressibleError(f"{needs}: {error}") from None
+
+
+def _write_weights(model: Model, folder: Path, choice: Choice, quantize: str | None, progress: Progress) -> Exported:
+    """Write the weights as a family has them, its `config.json`, and a graph in int8 if asked for."""
+    family, layout, written = choice
+    bound, params = _write_config(model, folder, family, written), flatten(written.model.params)
+    entries = _entries(bound, params)
+    write_safetensors(folder / SINGLE, entries, _tensors(bound, params, progress))
+    if quantize is not None:
+        write_onnx(without_pipeline(model), folder, quantize=quantize)
+    size = sum(entry.size * entry.dtype.itemsize for entry in entries.values())
+    origin, notes = last_import(model).get("family"), []
+    if family.files() and origin != family.model_type:
+        notes = [f"no class of transformers has these sizes; {MODELING} has, with trust_remote_code=True"]
+    elif origin not in (None, family.model_type):
+        notes = [f"a {origin} config.json cannot express this model; it is written as {family.model_type}"]
+    before = last_import(model).get("bytes")
+    return Exported(family.model_type, layout, len(entries), size, bytes_before=before, notes=tuple(notes))
+
+
+def _write_graph(model: Model, folder: Path, length: int | None, quantize: str | None) -> Exported:
+    """Write ONNX graphs beside the config that most programs read."""
+    _write_nearest_config(model, folder)
+    difference = write_onnx(without_pipeline(model), folder, length, quantize)
+    size = sum(size_of(file) for file in folder.glob(f"{ONNX}*"))
+    return Exported(kind_of(model.config), "onnx", len(jax.tree.leaves(model.params)), size, difference)
+
+
+def _write_checkpoint(model: Model, folder: Path, choice: Choice) -> Exported:
+    """Write a checkpoint for MaxText beside the config that tokenizers look for."""
+    family, _, written = choice
+    tensors, size = maxtext.write_maxtext(written.model, folder)
+    _write_nearest_config(model, folder)
+    rounds = "MaxText rounds tied embeddings to bfloat16 where it computes logits"
+    notes = (rounds,) if written.fields["tie_word_embeddings"] else ()
+    return Exported(family.model_type, "maxtext", tensors, size, None, last_import(model).get("bytes"), notes)
 
 
 def _write_nearest_config(model: Model, folder: Path) -> None:
@@ -160,68 +189,36 @@ def _write_nearest_config(model: Model, folder: Path) -> None:
     plain = without_pipeline(model)
     for layout in ("native", "padded", "remote"):
         with contextlib.suppress(InexpressibleError):
-            chosen, _, written = choose(plain, _families(plain), layout, with_code=True)
-            _write_config(folder, _described(model, chosen, written)[0], chosen)
+            family, _, written = choose(plain, _families(plain), layout)
+            _write_config(model, folder, family, written)
             return
 
 
-def _export_maxtext(model: Model, directory: str | Path) -> Exported:
-    """Write the directory of a checkpoint for MaxText, beside the config that tokenizers look for."""
-    families = [family for name in maxtext.FAMILIES for family in FAMILIES if family.model_type == name]
-    try:
-        chosen, _, written = choose(model, families, "native", with_code=False)
-    except InexpressibleError as error:
-        raise InexpressibleError(
-            f"layout maxtext: needs equal layers of Llama or Qwen (headjax prune --uniform): {error}"
-        ) from None
-    counts: list[tuple[int, int]] = []
-
-    def write(folder: Path) -> None:
-        counts.append(maxtext.write_maxtext(written.model, folder))
-        _write_nearest_config(model, folder)
-        write_companions(model, folder)
-
-    write_directory(path_of(directory), write, Layout(maxtext.SIZES, EXPORTED))
-    rounds = "MaxText rounds tied embeddings to bfloat16 where it computes logits"
-    notes = (rounds,) if written.fields["tie_word_embeddings"] else ()
-    return Exported(chosen.model_type, "maxtext", *counts[-1], None, last_import(model).get("bytes"), notes)
-
-
-def _described(model: Model, chosen: Family, written: Written) -> tuple[dict[str, Any], dict[str, BoundRule]]:
-    """Return the fields of a family's `config.json`, those of the imported one kept, and the rules of the tensors."""
+def _write_config(model: Model, folder: Path, family: Family, written: Written) -> dict[str, BoundRule]:
+    """Write a family's `config.json`, which keeps fields of an imported one, and code; return the tensors' rules."""
     imported = last_import(model)
     config = imported.get("config", {})
-    kept = config if imported.get("family") == chosen.model_type else chosen.carried
+    kept = config if imported.get("family") == family.model_type else family.carried
     past = {name: config[name] for name in kept if name in config and name not in _FORGOTTEN}
-    classes = chosen.class_names(written.model.config)
-    class_name = next((entry for entry in past.get("architectures") or () if entry in classes), classes[0])
-    rules = bind(chosen.tensor_rules(written.model.config), written.model.config, chosen.model_type)
-    prefix = chosen.prefix if chosen.is_base(class_name) else ""
-    bound = {entry.theirs.removeprefix(prefix): entry for entry in rules}
+    classes = family.class_names(written.model.config)
+    class_name = next((name for name in past.get("architectures") or () if name in classes), classes[0])
+    rules = bind(family.tensor_rules(written.model.config), written.model.config, family.model_type)
+    prefix = family.prefix if class_name == family.class_prefix + family.base else ""
+    bound = {rule.theirs.removeprefix(prefix): rule for rule in rules}
     largest = max(_entries(bound, flatten(written.model.params)).values(), key=lambda entry: entry.size)
     described = {"architectures": [class_name], "dtype": largest.dtype.name}
     described |= score_fields(getattr(model.config, "task", None), pipeline_files(model), config)
-    return {**chosen.defaults, **_text_tokens(model), **_merge(past, written.fields), **described}, bound
-
-
-def _write_config(folder: Path, fields: Mapping[str, Any], family: Family) -> None:
-    (folder / "config.json").write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    for file, text in family.files().items():
+    fields = {**family.defaults, **_text_tokens(model), **_merge(past, written.fields), **described}
+    texts = {"config.json": json.dumps(fields, indent=2, sort_keys=True) + "\n", **family.files()}
+    for file, text in texts.items():
         (folder / file).write_text(text, encoding="utf-8")
-
-
-def _notes(model: Model, family: Family) -> tuple[str, ...]:
-    origin = last_import(model).get("family")
-    if family.files() and origin != family.model_type:
-        return (f"no class of transformers has these sizes; {MODELING} has, with trust_remote_code=True",)
-    other = f"a {origin} config.json cannot express this model; it is written as {family.model_type}"
-    return () if origin in (None, family.model_type) else (other,)
+    return bound
 
 
 def layout_of_export(model: Model) -> tuple[str, str]:
     """Return the family and the layout that `to_huggingface` would take."""
     plain = without_pipeline(model)
-    family, layout, _ = choose(plain, _families(plain), "auto", with_code=True)
+    family, layout, _ = choose(plain, _families(plain), "auto")
     return family.model_type, layout
 
 
@@ -231,14 +228,17 @@ def layouts_after(model: Model, config: ModelConfig) -> dict[str, str]:
     ones = declared.map_tensors(lambda _, tensor: np.broadcast_to(np.float16(1), tensor.shape), config.tensors())
     try:
         likely = without_pipeline(model.replace(config=config, params=ones))
-        results = {name: first_family(likely, _families(likely), name, True) for name in LAYOUTS}
+        results = {name: first_family(likely, _families(likely), name) for name in LAYOUTS}
         return {name: result if isinstance(result, str) else "" for name, result in results.items()}
     except InexpressibleError as error:
         return dict.fromkeys(LAYOUTS, str(error))
 
 
 def _families(model: Model, family: str | Family | None = None) -> list[Family]:
-    """Return the candidates: the family asked for, or all of the model's architecture, the one of origin first."""
+    """Return the candidates: the family asked for, or all of the model's architecture, the one of origin first.
+
+    Families of models with their code are not among those that can be asked for.
+    """
     if family is not None:
         matches = [each for each in FAMILIES if each.model_type == family] if isinstance(family, str) else [family]
         if not matches:
@@ -251,7 +251,8 @@ def _families(model: Model, family: str | Family | None = None) -> list[Family]:
     if not fitting:
         raise InexpressibleError(f"no family has {kind_of(model.config)} models")
     origin = last_import(model).get("family")
-    return sorted(fitting, key=lambda each: each.model_type != origin)
+    with_code = [each for each in REMOTE if isinstance(model.config, each.kinds)]
+    return [*sorted(fitting, key=lambda each: each.model_type != origin), *with_code]
 
 
 def _entries(bound: Mapping[str, BoundRule], params: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:

@@ -128,10 +128,6 @@ class Family:
         """Return the names of the classes that have this architecture, the usual one first."""
         return tuple(self.class_prefix + entry.suffix for entry in self._classes_of(config))
 
-    def is_base(self, class_name: str) -> bool:
-        """Return whether the tensors of a class are named without `prefix`."""
-        return class_name == self.class_prefix + self.base
-
     def tensor_rules(self, config: ModelConfig) -> Rules:
         """Return the names of the tensors, as a model with a task has them."""
         of_class = tuple(rule for entry in self._classes_of(config)[:1] for rule in entry.rules)

@@ -34,7 +34,10 @@ REQUIRED: Any = object()
 
 
 class Fields:
-    """The fields of a config by name, null ones absent, and the names of the tensors beside it."""
+    """The fields of a config by name, null ones absent, and the names of the tensors beside it.
+
+    `size` (positive), `integer`, `number` (finite), `flag`, `text` and `group` read a field of that type.
+    """
 
     def __init__(
         self, data: Mapping[str, Any], file: str | Path = "config.json", tensors: Collection[str] = ()
@@ -56,40 +59,33 @@ class Fields:
         return Fields({**self.data, **data}, self.file, self.tensors)
 
     def error(self, name: str, message: str) -> ConfigError:
-        """Return the error of a field."""
         return ConfigError(f"{self.file}: {name}: {message}")
 
     def has(self, name: str) -> bool:
-        """Return whether the config gives this field."""
         return self.data.get(name) is not None
 
     def size(self, name: str, default: int = REQUIRED) -> int:
-        """Return a positive integer."""
         value = self._typed(name, int, default, "a positive integer")
         if value < 1:
             raise self.error(name, f"expected a positive integer, got {value}")
         return value
 
     def integer(self, name: str, default: int = REQUIRED) -> int:
-        """Return an integer."""
         return self._typed(name, int, default, "an integer")
 
     def number(self, name: str, default: float = REQUIRED) -> float:
-        """Return a finite number."""
         value = self._typed(name, (int, float), default, "a number")
         if not math.isfinite(value):
             raise self.error(name, f"expected a finite number, got {value}")
         return float(value)
 
     def flag(self, name: str, default: bool = REQUIRED) -> bool:
-        """Return true or false."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self.error(name, f"expected true or false, got {value!r}")
         return value
 
     def text(self, name: str, default: str = REQUIRED) -> str:
-        """Return a string."""
         return self._typed(name, str, default, "a string")
 
     def group(self, name: str) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,9 @@ from headjax.storage.hub import source_of
 from headjax.tokenizers.files import digest, read_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
 
-_OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
-"""Endings of names that the first conversions from TensorFlow gave, with today's endings."""
-
 # Resolved, since some installers link every file of a package to their store, where the files are together.
 DEMO = Path(__file__).resolve().parent / "demo"
 """The small decoder that headjax carries: its Hugging Face directory, with weights in bfloat16 and a model card."""
-
-
-Piece = tuple[int | None, BoundRule, int]
-"""One layer of a declared tensor: its number, the tensor of the file, which part of that it is."""
 
 
 def from_huggingface(
@@ -98,20 +91,12 @@ def from_huggingface(
         config=dict(fields.data),
         tokenizer=digest(tokenizer, model_type_of(model_folder)),
     )
-    if isinstance(getattr(full_config, "task", None), SentenceSimilarity):
-        params = {**params, "output": _read_pooling(full_config, folder, mesh, dtype)}
+    if isinstance(getattr(full_config, "task", None), SentenceSimilarity):  # with maps behind the pooling
+        tensors: Tensors = full_config.tensors().get("output", {})
+        maps, places = read_maps(folder, tensors), {} if mesh is None else flatten(shardings(tensors, mesh))
+        arrays = {path: np.array(array, dtype, order="C") for path, array in maps.items()}
+        params["output"] = map_tensors(lambda path, _: _placed(arrays[path], places.get(path)), tensors)
     return Model(full_config, params, (entry,), tokenizer, companions)
-
-
-def _read_pooling(config: ModelConfig, folder: Path, mesh: Mesh | None, dtype: str | None) -> Params:
-    """Return the maps of a sentence-transformers directory that follow the pooling."""
-    tensors: Tensors = config.tensors().get("output", {})
-    maps, places = read_maps(folder, tensors), {} if mesh is None else flatten(shardings(tensors, mesh))
-
-    def placed(path: str, tensor: nnx.Param[Any]) -> jax.Array:
-        return _placed(np.array(maps[path], dtype, order="C"), places.get(path))
-
-    return map_tensors(placed, tensors)
 
 
 def demo_model() -> Model:
@@ -172,7 +157,10 @@ def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[
     actual: dict[str, str] = {}
     extra = []
     for name in sorted(files.entries):
-        canonical = _canonical(name, known, family.prefix)
+        canonical = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)  # as converted from TensorFlow
+        canonical = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", canonical)
+        if canonical not in known and family.prefix + canonical in known:
+            canonical = family.prefix + canonical
         if canonical in known and canonical not in actual:
             actual[canonical] = name
         elif not any(re.fullmatch(pattern, name) for pattern in (BUFFERS, *family.ignored)):
@@ -197,14 +185,6 @@ def match(family: Family, config: ModelConfig, files: SafetensorsFiles) -> list[
     return [entry._replace(theirs=actual[entry.theirs]) for entry in bound]
 
 
-def _canonical(name: str, known: Collection[str], prefix: str) -> str:
-    """Return the name that a model with a task has today."""
-    for old, new in _OLD_NAMES:
-        if name.endswith(old):
-            name = name.removesuffix(old) + new
-    return prefix + name if name not in known and prefix + name in known else name
-
-
 def _load_params(
     directory: str,
     tensors: Tensors,
@@ -215,7 +195,8 @@ def _load_params(
     progress: Progress,
 ) -> Params:
     """Return the declared parameters; beside them at most one tensor of the file and one array are held."""
-    pieces: dict[str, list[Piece]] = defaultdict(list)
+    # Of each of our tensors, for each of its layers: its number, the tensor of the file, and which part of that it is.
+    pieces: dict[str, list[tuple[int | None, BoundRule, int]]] = defaultdict(list)
     for rule in bound:
         for part, place in enumerate(rule.ours):
             pieces[place.path].append((place.layer, rule, part))
@@ -230,30 +211,18 @@ def _load_params(
         numbers = itertools.count(1)
 
         def load(path: str, tensor: nnx.Param[Any]) -> jax.Array:
-            array = _load(tensor, pieces[path], files, placed.get(path), kinds[path])
+            buffer = np.empty(tensor.shape, kinds[path])
+            for layer, rule, part in pieces[path]:
+                name, target = rule.theirs, buffer if layer is None else buffer[layer, ...]
+                with np.errstate(over="ignore"):  # a number beyond the array's type becomes infinite
+                    target[...] = rule.form.load(files.read(name), rule.tensors, part)
+                if not all_finite(target):
+                    what = f"{name} holds values that are NaN or infinite as {kinds[path]}"
+                    raise ParameterError(f"{files.entries[name].file}: {what}")
             update(next(numbers), {})
-            return array
+            return _placed(buffer, placed.get(path))
 
         return map_tensors(load, tensors)
-
-
-def _load(
-    tensor: nnx.Param[Any],
-    pieces: Sequence[Piece],
-    files: SafetensorsFiles,
-    sharding: NamedSharding | None,
-    kind: np.dtype,
-) -> jax.Array:
-    """Return an array, read tensor by tensor into one buffer."""
-    buffer = np.empty(tensor.shape, kind)
-    for layer, entry, part in pieces:
-        name = entry.theirs
-        target = buffer if layer is None else buffer[layer, ...]
-        with np.errstate(over="ignore"):  # a number beyond the array's type becomes infinite
-            target[...] = entry.form.load(files.read(name), entry.tensors, part)
-        if not all_finite(target):
-            raise ParameterError(f"{files.entries[name].file}: {name} holds values that are NaN or infinite as {kind}")
-    return _placed(buffer, sharding)
 
 
 def _placed(buffer: np.ndarray, sharding: NamedSharding | None) -> jax.Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,24 +93,8 @@ class Rule:
     theirs: str
     ours: tuple[str, ...]
     form: TensorForm
-    given: str | None = None
-    unless: str | None = None
-
-    def under(self, theirs: str, ours: str) -> Rule:
-        """Return the rule with these prefixes."""
-        return dataclasses.replace(
-            self,
-            theirs=theirs + self.theirs,
-            ours=tuple(ours + path for path in self.ours),
-            given=None if self.given is None else ours + self.given,
-            unless=None if self.unless is None else ours + self.unless,
-        )
-
-    def counts(self, declared: Collection[str], number: int | None) -> bool:
-        """Return whether the rule counts for a config that declares these paths, in the layer of this number."""
-        if self.given is not None and self.given.format(number) not in declared:
-            return False
-        return self.unless is None or self.unless.format(number) not in declared
+    given: str | None = None  # the rule counts for configs that declare a tensor of this path
+    unless: str | None = None  # or that declare none of this one
 
 
 Rules = tuple[Rule, ...]
@@ -122,6 +106,7 @@ def one(theirs: str, ours: str, form: TensorForm = SAME) -> Rules:
 
 
 QUERY_KEY_VALUE = ("attention/query", "attention/key", "attention/value")
+GATE_UP = ("feed_forward/gate", "feed_forward/up")
 
 
 def projection(theirs: str, ours: str | tuple[str, ...], weight: TensorForm = TRANSPOSED) -> Rules:
@@ -145,13 +130,44 @@ def affine(theirs: str, ours: str, weight: TensorForm = TRANSPOSED) -> Rules:
 
 
 def norm(theirs: str, ours: str) -> Rules:
-    """Return the rules `theirs.weight` to `ours/scale` and `theirs.bias` to `ours/bias`."""
+    """Return the rules `theirs.weight` to `ours/scale` and `theirs.bias` to `ours/bias`, which an RMS norm lacks."""
     return (*one(f"{theirs}.weight", f"{ours}/scale"), *one(f"{theirs}.bias", f"{ours}/bias"))
 
 
 def under(theirs: str, ours: str, rules: Iterable[Rule]) -> Rules:
     """Return the rules with these prefixes."""
-    return tuple(rule.under(theirs, ours) for rule in rules)
+    return tuple(
+        dataclasses.replace(
+            rule,
+            theirs=theirs + rule.theirs,
+            ours=tuple(ours + path for path in rule.ours),
+            given=None if rule.given is None else ours + rule.given,
+            unless=None if rule.unless is None else ours + rule.unless,
+        )
+        for rule in rules
+    )
+
+
+def layers(
+    prefixes: tuple[str, str],
+    attention: Rules,
+    norms: str,
+    feed_forward: str | Rules,
+    more: Rules = (),
+    weight: TensorForm = TRANSPOSED,
+) -> Rules:
+    """Return the rules of layers with these prefixes there and here, and with these rules of their attention.
+
+    `norms` are the names of the norms of attention and feed-forward, `feed_forward` those of the maps `up` and `down`,
+    or of `gate`, `up` and `down`.
+    """
+    of_attention, of_feed_forward = norms.split()
+    if isinstance(feed_forward, str):
+        names = feed_forward.split()
+        maps = zip(names, ("gate", "up", "down")[-len(names) :], strict=True)
+        feed_forward = tuple(rule for name, part in maps for rule in projection(name, f"feed_forward/{part}", weight))
+    norm_rules = norm(of_attention, "attention_residual/norm") + norm(of_feed_forward, "feed_forward_residual/norm")
+    return under(*prefixes, (*attention, *norm_rules, *feed_forward, *more))
 
 
 def given(path: str, rules: Iterable[Rule]) -> Rules:
@@ -213,7 +229,9 @@ def bind(rules: Iterable[Rule], config: ModelConfig, family: str) -> list[BoundR
     for rule in rules:
         for number in layers if "{}" in rule.theirs else [None]:
             paths = [path.format(number) for path in rule.ours]
-            if not rule.counts(declared, number) or not any(path in declared for path in paths):
+            counts = rule.given is None or rule.given.format(number) in declared
+            counts = counts and (rule.unless is None or rule.unless.format(number) not in declared)
+            if not counts or not any(path in declared for path in paths):
                 continue
             absent = [path for path in paths if path not in declared]
             if absent:

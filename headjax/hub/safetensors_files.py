@@ -18,7 +18,7 @@ import numpy as np
 
 from headjax.core.errors import CheckpointError
 from headjax.storage.files import read_document
-from headjax.storage.paths import is_bucket
+from headjax.storage.paths import copy_file, is_bucket
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -101,8 +101,7 @@ class SafetensorsFiles:
             folder = tempfile.mkdtemp(prefix="headjax-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             self._copies[file] = Path(folder, file.name)
-            with file.open("rb") as source, self._copies[file].open("wb") as target:
-                shutil.copyfileobj(source, target)
+            copy_file(file, self._copies[file])
         return self._copies[file]
 
 

@@ -43,7 +43,6 @@ PIPELINE = frozenset({MODULES, SETTINGS, *TRANSFORMER, *FOLDERS})
 """Files and folders of a directory of sentence-transformers beside those of the Hugging Face model."""
 
 _NESTED = "0_Transformer"
-_READ = ("Transformer", "Pooling", "Dense", "Normalize")
 _FLAGS = {  # in the order in which several are concatenated
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -66,7 +65,7 @@ SCORES: Mapping[str, Literal["sigmoid"] | None] = {
     **dict.fromkeys(("torch.nn.modules.activation.Sigmoid", "torch.nn.Sigmoid"), "sigmoid"),
     **dict.fromkeys(("torch.nn.modules.linear.Identity", "torch.nn.Identity"), None),
 }
-"""What a cross-encoder does to its logits, by the name in its files; the first name of each is written."""
+"""The activation of a cross-encoder's logits by its name in the files. Of two names, the first one is written."""
 
 SCORE_FIELDS = _GROUP, _OLD_ACTIVATION = "sentence_transformers", "sbert_ce_default_activation_function"
 """Fields of a cross-encoder's `config.json`, of versions 4 and 5 and of those before."""
@@ -99,10 +98,17 @@ def read_task(folder: Path, files: Mapping[str, bytes]) -> SentenceSimilarity | 
     settings.only("similarity_fn_name", get_args(Similarity), "cosine")
     if kinds[-1] == "Normalize":
         _vectors_alone(_fields(folder, files, f"{len(kinds) - 1}_Normalize/config.json"))
+    modes = pooling.data.get("pooling_mode")  # names, in place of flags
+    if modes is None:
+        modes = [mode for flag, mode in _FLAGS.items() if pooling.flag(flag, False)] or "mean"
+    modes = tuple(modes) if isinstance(modes, list) else (modes,)
+    for mode in modes:
+        if mode not in get_args(Pooling):
+            raise pooling.unsupported("pooling_mode", mode, get_args(Pooling))
     prompts, usual = _prompts(settings)
     _check_reading(folder, files, "feature-extraction", "last_hidden_state", "token_embeddings")
     return SentenceSimilarity(
-        pooling=_poolings(pooling),
+        pooling=modes,
         dense=tuple(_dense(_fields(folder, files, f"{place}/config.json")) for place in DENSE[: len(maps)]),
         normalize=kinds[-1] == "Normalize",
         similarity=settings.data.get("similarity_fn_name") or "cosine",
@@ -115,7 +121,7 @@ def read_task(folder: Path, files: Mapping[str, bytes]) -> SentenceSimilarity | 
 
 
 def is_cross_encoder(files: Mapping[str, bytes], config: Mapping[str, Any]) -> bool:
-    """Return whether a directory is one of a `CrossEncoder`, by its files and the fields of its `config.json`."""
+    """Return whether a directory holds a `CrossEncoder`, by its files and the fields of its `config.json`."""
     if MODULES in files:
         return list(_module_kinds(Path(), files)) == ["Transformer"]
     return bool(config.get(_GROUP) or config.get(_OLD_ACTIVATION))
@@ -173,18 +179,8 @@ def read_cased(folder: Path, files: Mapping[str, bytes], tokenizer: Tokenizer | 
     return dataclasses.replace(tokenizer, vocabulary=json.dumps(data, ensure_ascii=False))
 
 
-def score_files(task: Any) -> dict[str, bytes]:
-    """Return the files of a cross-encoder."""
-    files: dict[str, Any] = {
-        MODULES: [_module(0, "", "Transformer")],
-        SETTINGS: {"model_type": "CrossEncoder", "prompts": {}, **score_group(task)},
-        TRANSFORMER[0]: {"max_seq_length": task.max_seq_length, "transformer_task": "sequence-classification"},
-    }
-    return _written(files)
-
-
-def score_group(task: Any) -> dict[str, str]:
-    """Return the field that names what a cross-encoder does to its logits."""
+def _activation_field(task: Any) -> dict[str, str]:
+    """Return the field that names the activation of a cross-encoder's logits."""
     activation = getattr(task, "activation", None)
     return {"activation_fn": next(theirs for theirs, ours in SCORES.items() if ours == activation)}
 
@@ -241,7 +237,9 @@ def pipeline_files(model: Model) -> dict[str, bytes]:
             if with_scores(plain_scores(task), Path(), read, {}) == task:
                 return carried
     if isinstance(task, _SCORED) and task != plain_scores(task):
-        return score_files(task)
+        reading = {"max_seq_length": task.max_seq_length, "transformer_task": "sequence-classification"}
+        settings = {"model_type": "CrossEncoder", "prompts": {}, **_activation_field(task)}
+        return _written({MODULES: [_module(0, "", "Transformer")], SETTINGS: settings, TRANSFORMER[0]: reading})
     return {} if MODULES in carried else carried
 
 
@@ -249,7 +247,7 @@ def score_fields(task: Any, files: Collection[str], past: Mapping[str, Any]) -> 
     """Return the fields of a cross-encoder's `config.json`, `past` those that it came with; none for other models."""
     if not isinstance(task, _SCORED) or not (MODULES in files or past.get(_GROUP) or past.get(_OLD_ACTIVATION)):
         return {}
-    return {_GROUP: {**Fields(past).group(_GROUP), **score_group(task)}}
+    return {_GROUP: {**Fields(past).group(_GROUP), **_activation_field(task)}}
 
 
 def plain_scores(task: Any) -> TaskOutput:
@@ -307,23 +305,10 @@ def _module_kinds(folder: Path, files: Mapping[str, bytes]) -> Iterator[str]:
         package, _, kind = str(module.get("type")).rpartition(".")
         place, usual = module.get("path"), f"{number}_{kind}" if number else ""
         place = "" if not number and place == _NESTED else place
-        known = package.startswith("sentence_transformers") and kind in _READ
+        known = package.startswith("sentence_transformers") and kind in ("Transformer", "Pooling", "Dense", "Normalize")
         if not known or place != usual or (number and place not in FOLDERS):
             raise ConfigError(f"{folder / MODULES}: the module {module.get('type')} at {place!r} is not supported")
         yield kind
-
-
-def _poolings(fields: Fields) -> tuple[Pooling, ...]:
-    """Return the poolings that a config asks for, as names or as flags."""
-    modes: Any = fields.data.get("pooling_mode")
-    if modes is None:
-        modes = [mode for flag, mode in _FLAGS.items() if fields.flag(flag, False)] or ["mean"]
-    modes = tuple(modes) if isinstance(modes, list) else (modes,)
-    known = get_args(Pooling)
-    for mode in modes:
-        if mode not in known:
-            raise fields.unsupported("pooling_mode", mode, known)
-    return modes
 
 
 def _dense(fields: Fields) -> Dense:

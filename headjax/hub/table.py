@@ -28,6 +28,9 @@ class InexpressibleError(HeadjaxError):
 class Entry(abc.ABC):
     """One value of our config, as fields of a `config.json` give it."""
 
+    name: str | None = None
+    """The field that an error about the value names, if there is one."""
+
     @abc.abstractmethod
     def read(self, fields: Fields) -> Any:
         """Return the value."""
@@ -39,10 +42,6 @@ class Entry(abc.ABC):
     def accepts(self, value: Any) -> bool:
         """Return whether this entry, of several that a choice has, is the one to write the value."""
         return True
-
-    def named(self) -> str | None:
-        """Return the field that an error about the value names, if there is one."""
-        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +62,6 @@ class Field(Entry):
 
     def write(self, value: Any, path: str) -> dict[str, Any]:
         return {self.name: self.writer(value)}
-
-    def named(self) -> str:
-        return self.name
 
 
 text = Field
@@ -90,9 +86,6 @@ class Custom(Entry):
 
     def write(self, value: Any, path: str) -> dict[str, Any]:
         return dict(self.writer(value))
-
-    def named(self) -> str | None:
-        return self.name
 
 
 def computed(reader: Callable[[Fields], Any], name: str | None = None) -> Custom:
@@ -200,7 +193,7 @@ class Record(Entry):
             return make(self.kind, values)
         except ConfigError as error:
             ours, _, message = str(error).partition(": ")
-            name = self.parts[ours].named() if ours in self.parts else None
+            name = self.parts[ours].name if ours in self.parts else None
             if name is not None:
                 raise fields.error(name, message) from None
             raise ConfigError(f"{fields.file}: {error}") from None

@@ -8,13 +8,12 @@ import json
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.storage.files import read_document
-from headjax.storage.paths import path_of
+from headjax.storage.paths import copy_file, is_bucket, path_of
 from headjax.tokenizers.tokenizer import (
     CONFIG_FILE,
     SPECIAL_FILE,
@@ -27,7 +26,6 @@ from headjax.tokenizers.tokenizer import (
 from headjax.tokenizers.vocabularies import marian_tokenizer, wordpiece_tokenizer
 
 MODEL_FILE = "config.json"
-
 VOCABULARIES = (
     *(VOCABULARY_FILE, "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
     *("spm.model", "source.spm", "tekken.json"),
@@ -37,15 +35,12 @@ VOCABULARIES = (
 FILES = (*VOCABULARIES, "merges.txt", "target.spm", CONFIG_FILE, SPECIAL_FILE, TARGET_FILE, "added_tokens.json")
 """Names of all files of a tokenizer."""
 
-_ANY_CLASS = (VOCABULARY_FILE, "tokenizer.model", "tekken.json")
-"""Vocabularies that `transformers` reads for every class, whatever files the class names."""
-
+_ANY_CLASS = (VOCABULARY_FILE, "tokenizer.model", "tekken.json")  # read for every class, whatever files it names
 _SETTINGS = (
     *("model_max_length", "padding_side", "truncation_side", "model_input_names", "clean_up_tokenization_spaces"),
     *("split_special_tokens", "extra_special_tokens", "chat_template"),
 )
-"""Attributes of a tokenizer of `transformers` beside its vocabulary and special tokens, as `tokenizer_config.json`
-names them."""
+"""Attributes of a tokenizer of `transformers`, as `tokenizer_config.json` names them."""
 
 GENERIC_CLASS = "PreTrainedTokenizerFast"
 """The class that takes `tokenizer.json` as it is: `TokenizersBackend` in `transformers` 5, which knows both names."""
@@ -62,9 +57,6 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
         >>> headjax.read_tokenizer("headjax/hub/demo").vocab_size
         2048
 
-    Args:
-        directory: the directory.
-
     Returns:
         The tokenizer; None if the directory has no vocabulary.
 
@@ -74,7 +66,12 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
     folder = path_of(directory)
     if not any((folder / name).is_file() for name in VOCABULARIES):
         return None
-    with _local_copy(folder) as place:
+    with contextlib.ExitStack() as stack:
+        place = folder
+        if is_bucket(folder):
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            for name in (name for name in (*FILES, MODEL_FILE) if (folder / name).is_file()):
+                copy_file(folder / name, place / name)
         theirs = _auto_tokenizer(place, directory)
         kind = type(theirs).__name__
         special = dict(theirs.special_tokens_map)
@@ -95,9 +92,15 @@ def read_tokenizer(directory: str | Path) -> Tokenizer | None:
 
 
 def _auto_tokenizer(folder: Path, named: str | Path) -> Any:
-    """Return the tokenizer of `transformers`, in silence; errors name the directory, or its file that is no JSON."""
+    """Return the tokenizer of `transformers`; errors name the directory, or its file that is no JSON.
+
+    No warning or log is shown: of a missing PyTorch, and of configs of models that are not loaded here.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        with _silence(), library_errors(f"{named}: AutoTokenizer of transformers"):
+        with warnings.catch_warnings(), library_errors(f"{named}: AutoTokenizer of transformers"):
+            warnings.simplefilter("ignore")
             from transformers import AutoTokenizer
 
             theirs = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
@@ -108,37 +111,13 @@ def _auto_tokenizer(folder: Path, named: str | Path) -> Any:
         if "trust_remote_code" in message:
             raise DataError(f"{named}: its tokenizer is code of the directory, which is not run; {WAY_OUT}") from None
         raise DataError(f"{message[:300]}; {WAY_OUT}, or pip install sentencepiece for its model files") from None
+    finally:
+        logging.disable(before)
     reads = {*type(theirs).vocab_files_names.values(), *_ANY_CLASS} - {None}
     if not any((folder / name).is_file() for name in reads):  # transformers makes an empty vocabulary
         files = " or ".join(sorted({*reads} - {*_ANY_CLASS[1:]}))
         raise DataError(f"{named}: {type(theirs).__name__} of transformers reads {files}, which is not there")
     return theirs
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Silence warnings and logs: of a missing PyTorch, and of configs of models that are not loaded here."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-@contextlib.contextmanager
-def _local_copy(folder: Path) -> Iterator[Path]:
-    """Yield the folder, or a copy of its tokenizer's files where it lies in a bucket."""
-    if isinstance(folder, Path):
-        yield folder
-        return
-    with tempfile.TemporaryDirectory() as copy:
-        for name in (*FILES, MODEL_FILE):
-            if (folder / name).is_file():
-                (Path(copy) / name).write_bytes((folder / name).read_bytes())
-        yield Path(copy)
 
 
 def open_tokenizer(path: str) -> Tokenizer:

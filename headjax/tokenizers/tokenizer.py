@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -103,7 +103,14 @@ class Tokenizer:
         Raises:
             DataError: the vocabulary is not the text of a `tokenizer.json`.
         """
-        backend = self._library(_marking_roles(self.vocabulary, {token for _, token in self.special}))
+        vocabulary, roles = self.vocabulary, {token for _, token in self.special}
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # the library says what is wrong
+            data = json.loads(vocabulary)
+            others = [token for token in data["added_tokens"] if token["special"] and token["content"] not in roles]
+            for token in others:  # without a role, they are not special
+                token["special"] = False
+            vocabulary = json.dumps(data) if others else vocabulary
+        backend = self._library(vocabulary)
         backend.encode_special_tokens = True  # text that spells a token with a role is text
         return backend
 
@@ -245,15 +252,3 @@ def object_of(text: str, file: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise DataError(f"{file}: not a JSON object")
     return data
-
-
-def _marking_roles(vocabulary: str, roles: Collection[str]) -> str:
-    """Return the text of a `tokenizer.json` in which the tokens with a role alone are special."""
-    try:
-        data = json.loads(vocabulary)
-        others = [token for token in data["added_tokens"] if token["special"] and token["content"] not in roles]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return vocabulary  # the library says what is wrong with it
-    for token in others:
-        token["special"] = False
-    return json.dumps(data) if others else vocabulary

@@ -22,15 +22,14 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         >>> headjax.train_bpe(["the heads, the heads"] * 2, vocab_size=260).vocab_size
         260
     """
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, pre_tokenizers, trainers
+    import tokenizers
 
     asks = f"must be at least 257 (bytes and end of text) and below 2**24, got {vocab_size}"
     require(257 <= vocab_size < 2**24, "vocab_size", asks)  # the library reserves the memory of all tokens at once
-    backend = Backend(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[END_OF_TEXT],
         initial_alphabet=list(_byte_characters().values()),
@@ -51,12 +50,12 @@ def byte_tokenizer() -> Tokenizer:
     >>> headjax.byte_tokenizer().prompt_ids("head")
     [104, 101, 97, 100]
     """
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, pre_tokenizers
+    import tokenizers
 
-    backend = Backend(models.BPE(vocab={character: byte for byte, character in _byte_characters().items()}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
+    vocabulary = {character: byte for byte, character in _byte_characters().items()}
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
     backend.add_special_tokens([END_OF_TEXT])
     return Tokenizer(backend.to_str(), (("eos_token", END_OF_TEXT),))
 
@@ -71,21 +70,15 @@ TRAINERS: Mapping[str, Callable[[Iterable[str], int], Tokenizer]] = {
 @functools.cache
 def _byte_characters() -> dict[int, str]:
     """Return the character of each byte: itself where it prints in Latin-1, else the next one from U+0100."""
-    from tokenizers import pre_tokenizers
+    import tokenizers
 
-    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    characters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     table = {ord(character): character for character in characters if ord(character) < 256}
     others: Iterator[str] = iter(characters[len(table) :])
     return {byte: table[byte] if byte in table else next(others) for byte in range(256)}
 
 
-WORDPIECE_SPECIAL = {
-    "cls_token": "[CLS]",
-    "mask_token": "[MASK]",
-    "pad_token": "[PAD]",
-    "sep_token": "[SEP]",
-    "unk_token": "[UNK]",
-}
+WORDPIECE_SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")}
 """BERT's special tokens by role."""
 
 
@@ -101,8 +94,7 @@ def wordpiece_tokenizer(path: str | Path) -> Tokenizer:
 
 def wordpiece_of(pieces: Sequence[str], source: str) -> Tokenizer:
     """Return the tokenizer of a list of WordPiece pieces, in the order of their ids."""
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+    import tokenizers
 
     vocabulary = {piece: line for line, piece in reversed(list(enumerate(pieces)))}
     for line, piece in enumerate(pieces):
@@ -111,16 +103,17 @@ def wordpiece_of(pieces: Sequence[str], source: str) -> Tokenizer:
     for token in WORDPIECE_SPECIAL.values():
         if token not in vocabulary:
             raise DataError(f"{source}: no {token}, so it is not the vocabulary of a BERT")
-    backend = Backend(models.WordPiece(vocab=vocabulary, unk_token=WORDPIECE_SPECIAL["unk_token"]))
+    model = tokenizers.models.WordPiece(vocab=vocabulary, unk_token=WORDPIECE_SPECIAL["unk_token"])
+    backend = tokenizers.Tokenizer(model)
     lowercase = all(piece == piece.lower() or piece.startswith("[") for piece in pieces)
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = processors.TemplateProcessing(
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
     )
-    backend.decoder = decoders.WordPiece()
+    backend.decoder = tokenizers.decoders.WordPiece()
     backend.add_special_tokens(list(WORDPIECE_SPECIAL.values()))
     return Tokenizer(backend.to_str(), tuple(sorted(WORDPIECE_SPECIAL.items())))
 
@@ -128,18 +121,10 @@ def wordpiece_of(pieces: Sequence[str], source: str) -> Tokenizer:
 # OPUS-MT models (Marian), which `transformers` runs on SentencePiece rather than `tokenizers`: text is split as the
 # optional library `sentencepiece` splits it.
 
-MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
-
-MARIAN_SPECIAL = ("</s>", "<pad>", "<unk>")
-
-SPACE = "▁"
-"""The character that SentencePiece writes for a space."""
-
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
-"""Types of pieces in a model file."""
-
-UNREACHABLE = -100.0
-"""Added to the score of pieces that are never used; other scores lie between -20 and 0."""
+_MARIAN_SPECIAL = ("</s>", "<pad>", "<unk>")
+_SPACE = "▁"  # what SentencePiece writes for it
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # types of pieces in a model file
+_UNREACHABLE = -100.0  # added to the score of pieces that are never used; other scores lie between -20 and 0
 
 
 def marian_tokenizer(folder: Path) -> tuple[str, str]:
@@ -148,16 +133,16 @@ def marian_tokenizer(folder: Path) -> tuple[str, str]:
     Ids are those of `vocab.json`. A piece that it lacks is never used; Hugging Face's tokenizer makes it unknown. A
     language's code (`>>fra<<`) at the start of a text is one token.
     """
-    source_file, target_file, file = (folder / name for name in MARIAN_FILES)
+    file = folder / "vocab.json"
     numbers = parse_json(read_text(file), str(file))
     if not isinstance(numbers, dict) or not all(type(number) is int for number in numbers.values()):
         raise DataError(f"{file}: not a JSON object of tokens and their ids")
     ordered = sorted(numbers, key=numbers.__getitem__)
     if [numbers[token] for token in ordered] != list(range(len(ordered))):
         raise DataError(f"{file}: its ids are not 0 to {len(ordered) - 1}")
-    for token in sorted({*MARIAN_SPECIAL} - numbers.keys()):
+    for token in sorted({*_MARIAN_SPECIAL} - numbers.keys()):
         raise DataError(f"{file}: no {token}")
-    source, target = (_side(path, ordered) for path in (source_file, target_file))
+    source, target = (_side(folder / name, ordered) for name in ("source.spm", "target.spm"))
     return source, target if target != source else ""
 
 
@@ -172,32 +157,23 @@ def _side(file: Path, ordered: Sequence[str]) -> str:
     usual = rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces
     if trained.model_type != trained.UNIGRAM or trained.byte_fallback or not usual:
         raise DataError(f"{file}: its rules are not those of Marian's models; save it as tokenizer.json")
-    scores = _scores(proto)
-    charsmap = proto.normalizer_spec.precompiled_charsmap
+    highest = max((piece.score for piece in proto.pieces if piece.type == _NORMAL), default=0.0)
+    scores: dict[str, float] = {}
+    for piece in proto.pieces:
+        scores[piece.piece] = piece.score + _UNREACHABLE * (piece.type in (_UNKNOWN, _CONTROL))
+        if piece.type == _USER_DEFINED:  # before any other split, as in the library
+            scores[piece.piece] = len(piece.piece.encode()) * highest - 0.1
     with library_errors(str(file)):
-        vocabulary = [(token, scores.get(token, UNREACHABLE)) for token in ordered]
-        unknown = ordered.index("<unk>")
-        backend = Backend(models.Unigram(vocabulary, unk_id=unknown, byte_fallback=False))
+        vocabulary = [(token, scores.get(token, _UNREACHABLE)) for token in ordered]
+        backend = Backend(models.Unigram(vocabulary, unk_id=ordered.index("<unk>"), byte_fallback=False))
+        charsmap = rules.precompiled_charsmap
         backend.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap)] if charsmap else [])
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")]
-    )
-    backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
+    metaspace = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="always")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
+    backend.decoder = decoders.Metaspace(_SPACE, prepend_scheme="always")
     end = [("</s>", ordered.index("</s>"))]
     backend.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A $B </s>", special_tokens=end)
-    backend.add_special_tokens(list(MARIAN_SPECIAL))
+    backend.add_special_tokens(list(_MARIAN_SPECIAL))
     codes = [token for token in ordered if token.startswith(">>") and token.endswith("<<")]
     backend.add_tokens([AddedToken(code, normalized=False) for code in codes])
     return str(backend.to_str())
-
-
-def _scores(proto: Any) -> dict[str, float]:
-    """Return the scores by which the library splits text, by piece."""
-    highest = max((piece.score for piece in proto.pieces if piece.type == NORMAL), default=0.0)
-
-    def score(piece: Any) -> float:
-        if piece.type == USER_DEFINED:  # before any other split, as in the library
-            return float(len(piece.piece.encode()) * highest - 0.1)
-        return float(piece.score + UNREACHABLE * (piece.type in (UNKNOWN, CONTROL)))
-
-    return {piece.piece: score(piece) for piece in proto.pieces}

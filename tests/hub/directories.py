@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.tensors import Normal
-from headjax.hub import checking, from_huggingface, to_huggingface
+from headjax.hub import either, from_huggingface, onnx, to_huggingface
 from headjax.hub.families import FAMILIES
 from headjax.hub.family import Family
 from headjax.hub.fields import Fields
@@ -134,12 +134,12 @@ def replaced(fields, *attentions, stack="encoder"):
 
 def max_difference(model: Model, folder: Path, **options: Any) -> float:
     """The largest difference between all outputs of a model and of a directory."""
-    return checking.max_difference(model, folder, **options)
+    return either.max_difference(model, folder, **options)
 
 
 def example_batch(model: Model, length: int | None = None) -> dict[str, np.ndarray]:
     """Two random examples for a model, the second padded."""
-    return checking.example_batch(model, length)
+    return onnx.example_batch(model, length)
 
 
 def rounding(model):

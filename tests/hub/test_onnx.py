@@ -222,6 +222,15 @@ def test_quantize_is_refused_before_the_work(words, why, embedder, tmp_path, cap
 
 
 @needs_onnx
+def test_quantize_is_refused_before_the_work_where_no_graph_expresses_the_result(tmp_path, capsys):
+    headjax.to_huggingface(model_of(CONFIGS["t5"]), tmp_path / "model")
+    words = ["prune", str(tmp_path / "model"), str(tmp_path / "out"), "--remove", "encoder/0/1", "--quantize", "int8"]
+    assert main(words) == 2
+    assert "--quantize: layout onnx: " in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
+@needs_onnx
 def test_onnx_of_a_length_beyond_the_positions(tmp_path):
     with pytest.raises(headjax.HeadjaxError, match=r"11 tokens"):
         headjax.to_huggingface(model_of(BERT), tmp_path / "out", "onnx", length=11)

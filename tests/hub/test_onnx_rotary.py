@@ -8,7 +8,7 @@ import headjax
 from headjax.nn.rotary import RotaryHalves, RotaryInterleaved
 from tests import tiny
 from tests.closeness import tolerance
-from tests.hub.directories import BERT, replaced
+from tests.hub.directories import CONFIGS, replaced
 
 installed = all(map(importlib.util.find_spec, ("onnx", "onnxruntime")))
 
@@ -25,7 +25,8 @@ ROTARY = {
 @pytest.mark.filterwarnings("default")
 @pytest.mark.skipif(not installed, reason="needs the onnx extra")
 @pytest.mark.parametrize("options", ROTARY.values(), ids=ROTARY)
-def test_onnx_rotates_as_the_model_does(options, tmp_path):
+@pytest.mark.parametrize("family", ["bert", "roberta", "vit"])  # of RoBERTa, padding has the position -1
+def test_onnx_rotates_as_the_model_does(family, options, tmp_path):
     attention = headjax.Kind(headjax.MultiHeadAttention, num_heads=2, **options)
-    model = replaced(BERT, attention, attention)
+    model = replaced(CONFIGS[family], attention, attention)
     assert headjax.to_huggingface(model, tmp_path / "out", "onnx").max_difference < tolerance(tiny.SUMS)

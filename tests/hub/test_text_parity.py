@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.hub.checking import longest
+from headjax.hub.onnx import longest
 from headjax.models.generation import prompt_batch
 from headjax.tokenizers.files import write_tokenizer
 from headjax.tokenizers.vocabularies import train_bpe, wordpiece_of

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from headjax.hub.families.bart import BART, MARIAN
 from headjax.hub.families.bert import ALBERT, BERT, CAMEMBERT, DISTILBERT, ELECTRA, MPNET, ROBERTA, XLM_ROBERTA
-from headjax.hub.families.gemma import GEMMA2, GEMMA3_TEXT
+from headjax.hub.families.encoder_decoder import BART, MARIAN, MT5, T5
 from headjax.hub.families.gpt import GPT2, GPT_NEOX
-from headjax.hub.families.llama import LLAMA, MISTRAL, PHI3, QWEN2, QWEN3, SMOLLM3
+from headjax.hub.families.llama import GEMMA2, GEMMA3_TEXT, LLAMA, MISTRAL, PHI3, QWEN2, QWEN3, SMOLLM3
 from headjax.hub.families.modernbert import MODERNBERT, NOMIC_BERT
 from headjax.hub.families.remote import CODE, REMOTE
-from headjax.hub.families.t5 import MT5, T5
 from headjax.hub.families.vit import CLIP_TEXT, CLIP_VISION, DEIT, DINOV2, VIT
 from headjax.hub.family import Family
 

@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
-from headjax.hub.families.entries import INITIALIZER, text_classes
-from headjax.hub.families.positions import rotary, written_part
+from headjax.hub import rules
+from headjax.hub.families.entries import INITIALIZER, heads, rotary, text_classes, written_part
 from headjax.hub.family import Family
-from headjax.hub.rules import (
-    FLAT,
-    MATRIX,
-    QUERY_KEY_VALUE,
-    TRANSPOSED,
-    Rule,
-    Rules,
-    affine,
-    norm,
-    one,
-    projection,
-    under,
-)
 from headjax.hub.table import Choice, Fixed, Layers, Optional, activation, flag, number, record, share, size
 from headjax.models.decoder import DecoderConfig
-from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
 
 _WIDTH, _HEADS = size("n_embd", size("hidden_size", 768)), size("n_head", size("num_attention_heads", 12))
 _NORM = record(LayerNorm, epsilon=number("layer_norm_epsilon", 1e-5))
 
-_LAYER = {
-    "attention": record(MultiHeadAttention, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS)),
-    "hidden": size("n_inner", lambda fields: 4 * _WIDTH.read(fields)),
-}
+_LAYER = {"attention": heads(_WIDTH, _HEADS), "hidden": size("n_inner", lambda fields: 4 * _WIDTH.read(fields))}
 _CONFIG = record(
     DecoderConfig,
     Layers(size("n_layer", size("num_hidden_layers", 12)), _LAYER),
@@ -46,22 +29,20 @@ _CONFIG = record(
     initializer=INITIALIZER,
 )
 
-_RULES: Rules = (
-    *one("wte.weight", "embeddings/token"),
-    *one("wpe.weight", "embeddings/position"),
-    *under(
-        "h.{}.",
-        "decoder/{}/",
+_RULES: rules.Rules = (
+    *rules.one("wte.weight", "embeddings/token"),
+    *rules.one("wpe.weight", "embeddings/position"),
+    *rules.layers(
+        ("h.{}.", "decoder/{}/"),
         (
-            *projection("attn.c_attn", QUERY_KEY_VALUE, MATRIX),
-            *affine("attn.c_proj", "attention/output", MATRIX),
-            *norm("ln_1", "attention_residual/norm"),
-            *projection("mlp.c_fc", "feed_forward/up", MATRIX),
-            *projection("mlp.c_proj", "feed_forward/down", MATRIX),
-            *norm("ln_2", "feed_forward_residual/norm"),
+            *rules.projection("attn.c_attn", rules.QUERY_KEY_VALUE, rules.MATRIX),
+            *rules.affine("attn.c_proj", "attention/output", rules.MATRIX),
         ),
+        "ln_1 ln_2",
+        "mlp.c_fc mlp.c_proj",
+        weight=rules.MATRIX,
     ),
-    *norm("ln_f", "decoder/final_norm"),
+    *rules.norm("ln_f", "decoder/final_norm"),
 )
 
 GPT2 = Family(  # Radford et al. 2019
@@ -76,15 +57,11 @@ GPT2 = Family(  # Radford et al. 2019
 
 
 _NEOX_WIDTH, _NEOX_HEADS = size("hidden_size", 6144), size("num_attention_heads", 64)
-_HEAD_DIM, _PART, _BIAS = share(_NEOX_WIDTH, _NEOX_HEADS), number("rotary_pct", 0.25), flag("attention_bias", True)
-_NEOX_ATTENTION = record(
-    MultiHeadAttention,
-    num_heads=_NEOX_HEADS,
-    head_dim=_HEAD_DIM,
-    projection_bias=_BIAS,
-    output_bias=_BIAS,
-    rotary=rotary(theta="rotary_emb_base", part=_PART, head_dim=_HEAD_DIM),
-).writing(lambda attention: written_part(attention, _PART))
+_PART, _BIAS = number("rotary_pct", 0.25), flag("attention_bias", True)
+_ROTARY = rotary(theta="rotary_emb_base", part=_PART, head_dim=share(_NEOX_WIDTH, _NEOX_HEADS))
+_NEOX_ATTENTION = heads(_NEOX_WIDTH, _NEOX_HEADS, projection_bias=_BIAS, output_bias=_BIAS, rotary=_ROTARY).writing(
+    lambda attention: written_part(attention, _PART)
+)
 _NEOX_CONFIG = record(
     DecoderConfig,
     Layers(size("num_hidden_layers", 44), {"attention": _NEOX_ATTENTION, "hidden": size("intermediate_size", 24576)}),
@@ -100,26 +77,21 @@ _NEOX_CONFIG = record(
     initializer=INITIALIZER,
 )
 
-_NEOX_RULES: Rules = (
-    *one("embed_in.weight", "embeddings/token"),
-    *under(
-        "layers.{}.",
-        "decoder/{}/",
+_NEOX_RULES: rules.Rules = (
+    *rules.one("embed_in.weight", "embeddings/token"),
+    *rules.layers(
+        ("layers.{}.", "decoder/{}/"),
         (
-            Rule("attention.query_key_value.weight", QUERY_KEY_VALUE, dataclasses.replace(TRANSPOSED, by_head=True)),
-            Rule(
-                "attention.query_key_value.bias",
-                tuple(f"{name}_bias" for name in QUERY_KEY_VALUE),
-                dataclasses.replace(FLAT, by_head=True),
+            *(
+                dataclasses.replace(rule, form=dataclasses.replace(rule.form, by_head=True))
+                for rule in rules.projection("attention.query_key_value", rules.QUERY_KEY_VALUE)
             ),
-            *affine("attention.dense", "attention/output"),
-            *norm("input_layernorm", "attention_residual/norm"),
-            *projection("mlp.dense_h_to_4h", "feed_forward/up"),
-            *projection("mlp.dense_4h_to_h", "feed_forward/down"),
-            *norm("post_attention_layernorm", "feed_forward_residual/norm"),
+            *rules.affine("attention.dense", "attention/output"),
         ),
+        "input_layernorm post_attention_layernorm",
+        "mlp.dense_h_to_4h mlp.dense_4h_to_h",
     ),
-    *norm("final_layer_norm", "decoder/final_norm"),
+    *rules.norm("final_layer_norm", "decoder/final_norm"),
 )
 
 GPT_NEOX = Family(  # Black et al. 2022: parallel residuals, a part of the dimensions turns, fused by head

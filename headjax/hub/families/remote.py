@@ -16,34 +16,24 @@ from typing import Any
 
 from headjax.core.kind import Kind
 from headjax.core.serialize import foreign_modules, from_data, kind_of, to_data
-from headjax.hub.families.entries import TIED, classifier, labelled, padding_token, written_labels
+from headjax.hub.families.entries import TIED, classifier, labelled, padding_token
 from headjax.hub.family import Copies, Family, ModelClass
 from headjax.hub.fields import Fields
 from headjax.hub.rules import FLAT, LAST_FIRST, SAME, TRANSPOSED, Rule, Rules, places
-from headjax.hub.table import Entry, InexpressibleError, Record, record
+from headjax.hub.table import Entry, Fixed, InexpressibleError, Record, TrainingOnly, record
+from headjax.models import tasks
 from headjax.models.config import BY_LAYER, ModelConfig
 from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
-from headjax.models.tasks import (
-    Classification,
-    DistilledClassification,
-    MaskedLanguageModel,
-    MultiLabel,
-    NoTask,
-    Pretraining,
-    Regression,
-    Span,
-    TokenClassification,
-)
 from headjax.models.vision import VisionConfig
 from headjax.nn.latent import LatentAttention
 from headjax.nn.multi_head import GroupedAttention
 
 FOLDER = Path(__file__).resolve().parents[1] / "remote"
-SHARED, IMAGES = ("layers_headjax.py", "parts_headjax.py"), "images_headjax.py"
+SHARED = ("layers_headjax.py", "parts_headjax.py")
 MODULE = "modeling_headjax"
 MODELING = f"{MODULE}.py"
-CODE = frozenset({*SHARED, IMAGES, MODELING})
+CODE = frozenset({*SHARED, MODELING})
 """Files of code of an export."""
 
 _AUTO = {
@@ -57,29 +47,31 @@ _AUTO = {
 }
 """The class of the code for each class of `transformers` that loads it, by the kind of the model."""
 
-_OF_TEXTS = Classification | MultiLabel | Regression
+_OF_TEXTS = tasks.Classification | tasks.MultiLabel | tasks.Regression
 _TASKS: Mapping[type, str] = {
-    Classification: "SequenceClassification",
-    MultiLabel: "SequenceClassification",
-    Regression: "SequenceClassification",
-    TokenClassification: "TokenClassification",
-    MaskedLanguageModel: "MaskedLM",
-    Pretraining: "MaskedLM",
-    Span: "QuestionAnswering",
-    DistilledClassification: "ImageClassification",
+    tasks.Classification: "SequenceClassification",
+    tasks.MultiLabel: "SequenceClassification",
+    tasks.Regression: "SequenceClassification",
+    tasks.TokenClassification: "TokenClassification",
+    tasks.MaskedLanguageModel: "MaskedLM",
+    tasks.Pretraining: "MaskedLM",
+    tasks.Span: "QuestionAnswering",
+    tasks.DistilledClassification: "ImageClassification",
 }
-_READ: Mapping[str, Entry] = {
-    "SequenceClassification": classifier(0.0),
-    "ImageClassification": classifier(0.0),
-    "TokenClassification": labelled(TokenClassification),
-    "MaskedLM": record(MaskedLanguageModel, tied=TIED),
-    "QuestionAnswering": record(Span),
+_ANY_DROPOUT = TrainingOnly(Fixed(0.0))  # that of the exported task, see `_task`
+_ENTRIES: Mapping[str, Entry] = {
+    "SequenceClassification": classifier(_ANY_DROPOUT),
+    "ImageClassification": classifier(_ANY_DROPOUT),
+    "TokenClassification": labelled(tasks.TokenClassification),
+    "MaskedLM": record(tasks.MaskedLanguageModel, tied=TIED),
+    "QuestionAnswering": record(tasks.Span),
 }
-_READ_AS_EXPORTED: Mapping[tuple[str, str], Entry] = {
-    ("ImageClassification", "distilled_classification"): labelled(DistilledClassification),
-    ("MaskedLM", "pretraining"): record(Pretraining, masked=record(MaskedLanguageModel, tied=TIED)),
+"""The task of each class."""
+_ENTRIES_IF_EXPORTED: Mapping[tuple[str, str], Entry] = {
+    ("ImageClassification", "distilled_classification"): labelled(tasks.DistilledClassification),
+    ("MaskedLM", "pretraining"): record(tasks.Pretraining, masked=record(tasks.MaskedLanguageModel, tied=TIED)),
 }
-"""The tasks of classes that have another one where that was exported."""
+"""The task of a class where a model with that task was exported."""
 
 _CHANGEABLE = ("vocab_size", "tied", "names", "classes", "outputs")
 """Fields that are not in `headjax`, since code in PyTorch may change them."""
@@ -138,7 +130,7 @@ class RemoteFamily(Family):
         foreign = foreign_modules(config)
         if foreign:
             raise InexpressibleError(f"its code does not know what {', '.join(sorted(foreign))} defines")
-        if isinstance(config, DecoderConfig) and not isinstance(config.task, _OF_TEXTS | NoTask | None):
+        if isinstance(config, DecoderConfig) and not isinstance(config.task, _OF_TEXTS | tasks.NoTask | None):
             raise InexpressibleError(f"its code for decoders has no {kind_of(config.task)}")
         config = dataclasses.replace(config, attention=tuple(map(spelled_out, config.attention)))
         names = [name for name in BY_LAYER if hasattr(config, name) and name != "attention"]
@@ -159,7 +151,21 @@ class RemoteFamily(Family):
             "num_hidden_layers": config.num_layers,
             "num_attention_heads": max(attention.num_heads for attention in config.attention),
         }
-        return written | _usual(config)
+        if not isinstance(config, VisionConfig):
+            written["vocab_size"] = config.vocab_size
+            if config.max_length is not None:
+                written["max_position_embeddings"] = config.max_length + config.position_offset
+        if isinstance(config, DecoderConfig):
+            written["tie_word_embeddings"] = config.tied
+            if isinstance(config.task, _OF_TEXTS):
+                written["pad_token_id"] = config.padding_token
+        name = self.class_names(config)[0].removeprefix("HeadjaxFor")
+        if name in _ENTRIES:
+            entry = _ENTRIES_IF_EXPORTED.get((name, kind_of(config.task)), _ENTRIES[name])
+            written |= entry.write(config.task, "task")
+        if isinstance(config.task, tasks.Classification) and config.task.classes > 1:
+            del written["problem_type"]  # which PyTorch infers, from another number of labels too
+        return written
 
     def class_names(self, config: Any) -> tuple[str, ...]:
         if isinstance(config, DecoderConfig) and config.task is None:
@@ -171,7 +177,7 @@ class RemoteFamily(Family):
         return ("HeadjaxModel" if task is None else f"HeadjaxFor{task}",)
 
     def tensor_rules(self, config: Any) -> Rules:
-        of_tokens = config.task is None or isinstance(config.task, MaskedLanguageModel | Pretraining)
+        of_tokens = config.task is None or isinstance(config.task, tasks.MaskedLanguageModel | tasks.Pretraining)
         head, tensors = "lm_head" if of_tokens else "classifier", places(config)
         return tuple(_rule(path, tensors, head) for path in tensors)
 
@@ -180,8 +186,7 @@ class RemoteFamily(Family):
 
     def files(self) -> dict[str, str]:
         """Return the texts of the files of code."""
-        shared = SHARED if DecoderConfig in self.architectures else (*SHARED, IMAGES)
-        sources = {MODELING: self.modeling, **{name: name for name in shared}}
+        sources = {MODELING: self.modeling, **{name: name for name in SHARED}}
         return {name: (FOLDER / source).read_text(encoding="utf-8") for name, source in sources.items()}
 
 
@@ -201,12 +206,12 @@ def _task(fields: Fields, shared: Mapping[str, Any], name: str) -> dict[str, Any
         return None
     if name == "HeadjaxModel":
         logits = exported is None and shared.get("tied") and not shared.get("output_bias")  # those of the embeddings
-        return None if logits else to_data(NoTask())
+        return None if logits else to_data(tasks.NoTask())
     exported = exported if isinstance(exported, dict) else {}
     kind = str(exported.get("kind"))
     if kind == "pretraining" and fields.tensors and not any("next_sentence" in tensor for tensor in fields.tensors):
         kind, exported = "masked_language_model", exported.get("masked", {})
-    task = to_data(_READ_AS_EXPORTED.get((name, kind), _READ[name]).read(fields))
+    task = to_data(_ENTRIES_IF_EXPORTED.get((name, kind), _ENTRIES[name]).read(fields))
     options = {"dropout": shared.get("dropout", 0.0)} | exported
     return task | {name: options[name] for name in task if name in options and name not in ("kind", *_CHANGEABLE)}
 
@@ -220,31 +225,6 @@ def spelled_out(attention: Kind) -> Kind:
     if attention.of is GroupedAttention:
         attention = attention.replace(kv_index=attention.groups)
     return attention.replace(head_ids=attention.ids) if "head_ids" in attention.options else attention
-
-
-def _usual(config: Any) -> dict[str, Any]:
-    """Return what other programs look for under the usual names."""
-    written: dict[str, Any] = {}
-    if not isinstance(config, VisionConfig):
-        written["vocab_size"] = config.vocab_size
-        if config.max_length is not None:
-            written["max_position_embeddings"] = config.max_length + config.position_offset
-    if isinstance(config, DecoderConfig):
-        written["tie_word_embeddings"] = config.tied
-    task = config.task
-    if isinstance(task, MaskedLanguageModel | Pretraining):
-        written["tie_word_embeddings"] = (task.masked if isinstance(task, Pretraining) else task).tied
-    if isinstance(config, DecoderConfig) and isinstance(task, _OF_TEXTS):
-        written["pad_token_id"] = config.padding_token
-    if isinstance(task, Regression):
-        return written | written_labels([f"LABEL_{i}" for i in range(task.outputs)]) | {"problem_type": "regression"}
-    if isinstance(task, MultiLabel):
-        written["problem_type"] = "multi_label_classification"
-    elif isinstance(task, Classification) and task.classes == 1:  # else it would be a number
-        written["problem_type"] = "single_label_classification"
-    if isinstance(task, Classification | TokenClassification | DistilledClassification | MultiLabel):
-        written |= written_labels(task.names or [f"LABEL_{i}" for i in range(task.classes)])
-    return written
 
 
 def _rule(path: str, known: Mapping[str, Any], head: str) -> Rule:

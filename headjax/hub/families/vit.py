@@ -5,43 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from headjax.hub.families.entries import BASE, INITIALIZER, classifier, labelled
+from headjax.hub import rules, table
+from headjax.hub.families.entries import BASE, INITIALIZER, classifier, heads, labelled
 from headjax.hub.family import Family, ModelClass
 from headjax.hub.fields import Fields
-from headjax.hub.rules import (
-    LAST_FIRST,
-    Rules,
-    affine,
-    given,
-    leading,
-    norm,
-    one,
-    projection,
-    projections,
-    under,
-    unless,
-)
-from headjax.hub.table import (
-    Custom,
-    Entry,
-    Field,
-    Layers,
-    Optional,
-    Record,
-    activation,
-    computed,
-    flag,
-    has_tensor,
-    integer,
-    number,
-    record,
-    share,
-    size,
-)
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import DistilledClassification
 from headjax.models.vision import VisionConfig
-from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm
 
 
@@ -53,14 +23,14 @@ def _read_side(fields: Fields, name: str, default: Any) -> int:
     return fields.size(name, default)
 
 
-def _side(name: str, default: int) -> Field:
+def _side(name: str, default: int) -> table.Field:
     """Return the entry of a size of squares."""
-    return Field(name, default, _read_side)
+    return table.Field(name, default, _read_side)
 
 
-_WIDTH, _HEADS = size("hidden_size", 768), size("num_attention_heads", 12)
-_DROPOUT = number("hidden_dropout_prob", 0.0)
-_HAS_POOLER = has_tensor("pooler.")
+_WIDTH, _HEADS = table.size("hidden_size", 768), table.size("num_attention_heads", 12)
+_DROPOUT = table.number("hidden_dropout_prob", 0.0)
+_HAS_POOLER = table.has_tensor("pooler.")
 
 
 def _pooled(fields: Fields) -> bool:
@@ -71,70 +41,60 @@ def _pooled(fields: Fields) -> bool:
     return _HAS_POOLER(fields)
 
 
-_ATTENTION = record(
-    MultiHeadAttention, num_heads=_HEADS, head_dim=share(_WIDTH, _HEADS), projection_bias=flag("qkv_bias", True)
-)
-
-
-def _config(hidden: Entry = size("intermediate_size", 3072), **parts: Any) -> Record:
+def _config(hidden: table.Entry = table.size("intermediate_size", 3072), **parts: Any) -> table.Record:
     fields = {
         "width": _WIDTH,
         "image_size": _side("image_size", 224),
         "patch_size": _side("patch_size", 16),
-        "channels": size("num_channels", 3),
-        "activation": activation("hidden_act", "gelu"),
-        "norm": record(LayerNorm, epsilon=number("layer_norm_eps", 1e-12)),
+        "channels": table.size("num_channels", 3),
+        "activation": table.activation("hidden_act", "gelu"),
+        "norm": table.record(LayerNorm, epsilon=table.number("layer_norm_eps", 1e-12)),
         "dropout": _DROPOUT,
-        "attention_dropout": number("attention_probs_dropout_prob", 0.0),
-        "pooler": Optional(activation("pooler_act", "tanh"), when=_pooled),
+        "attention_dropout": table.number("attention_probs_dropout_prob", 0.0),
+        "pooler": table.Optional(table.activation("pooler_act", "tanh"), when=_pooled),
         "initializer": INITIALIZER,
     }
-    layers = Layers(size("num_hidden_layers", 12), {"attention": _ATTENTION, "hidden": hidden})
-    return record(VisionConfig, layers, **fields | parts)
+    layer = {"attention": heads(_WIDTH, _HEADS, projection_bias=table.flag("qkv_bias", True)), "hidden": hidden}
+    layers = table.Layers(table.size("num_hidden_layers", 12), layer)
+    return table.record(VisionConfig, layers, **fields | parts)
 
 
-_EMBEDDINGS: Rules = (
-    *one("embeddings.cls_token", "patches/class_token", leading(2)),
-    *one("embeddings.distillation_token", "patches/distillation_token", leading(2)),
-    *one("embeddings.position_embeddings", "patches/position", leading()),
-    *one("embeddings.patch_embeddings.projection.weight", "patches/kernel", LAST_FIRST),
-    *one("embeddings.patch_embeddings.projection.bias", "patches/bias"),
+_EMBEDDINGS: rules.Rules = (
+    *rules.one("embeddings.cls_token", "patches/class_token", rules.leading(2)),
+    *rules.one("embeddings.distillation_token", "patches/distillation_token", rules.leading(2)),
+    *rules.one("embeddings.position_embeddings", "patches/position", rules.leading()),
+    *rules.one("embeddings.patch_embeddings.projection.weight", "patches/kernel", rules.LAST_FIRST),
+    *rules.one("embeddings.patch_embeddings.projection.bias", "patches/bias"),
 )
-_HEADS_RULES = projections("attention.", "attention.query attention.key attention.value output.dense", "attention")
-_RULES: Rules = (
+_NAMES = "attention.query attention.key attention.value output.dense"
+_ATTENTION = rules.projections("attention.", _NAMES, "attention")
+_RULES: rules.Rules = (
     *_EMBEDDINGS,
-    *under(
-        "encoder.layer.{}.",
-        "encoder/{}/",
-        (
-            *_HEADS_RULES,
-            *norm("layernorm_before", "attention_residual/norm"),
-            *projection("intermediate.dense", "feed_forward/up"),
-            *projection("output.dense", "feed_forward/down"),
-            *norm("layernorm_after", "feed_forward_residual/norm"),
-        ),
+    *rules.layers(
+        ("encoder.layer.{}.", "encoder/{}/"),
+        _ATTENTION,
+        "layernorm_before layernorm_after",
+        "intermediate.dense output.dense",
     ),
-    *norm("layernorm", "encoder/final_norm"),
-    *affine("pooler.dense", "pooler"),
+    *rules.norm("layernorm", "encoder/final_norm"),
+    *rules.affine("pooler.dense", "pooler"),
 )
 _CLASSES = (
     BASE,
-    ModelClass(suffix="ForImageClassification", parts={"task": classifier(0.0)}, rules=affine("classifier", "output")),
+    ModelClass(
+        suffix="ForImageClassification", parts={"task": classifier(0.0)}, rules=rules.affine("classifier", "output")
+    ),
 )
 _DISTILLED = ModelClass(
     suffix="ForImageClassificationWithTeacher",
     parts={"task": labelled(DistilledClassification)},
-    rules=(*affine("cls_classifier", "output/class"), *affine("distillation_classifier", "output/distillation")),
+    rules=(
+        *rules.affine("cls_classifier", "output/class"),
+        *rules.affine("distillation_classifier", "output/distillation"),
+    ),
 )
 
-VIT = Family(
-    model_type="vit",
-    class_prefix="ViT",
-    prefix="vit.",
-    config=_config(),
-    classes=_CLASSES,
-    rules=_RULES,
-)
+VIT = Family(model_type="vit", class_prefix="ViT", prefix="vit.", config=_config(), classes=_CLASSES, rules=_RULES)
 DEIT = Family(
     model_type="deit",
     class_prefix="DeiT",
@@ -145,7 +105,11 @@ DEIT = Family(
 )
 
 
-_GATED, _RATIO, _HIDDEN_ACT = flag("use_swiglu_ffn", False), number("mlp_ratio", 4), activation("hidden_act", "gelu")
+_GATED, _RATIO, _HIDDEN_ACT = (
+    table.flag("use_swiglu_ffn", False),
+    table.number("mlp_ratio", 4),
+    table.activation("hidden_act", "gelu"),
+)
 
 
 def _units(width: int, ratio: float, gated: bool) -> int:
@@ -155,7 +119,7 @@ def _units(width: int, ratio: float, gated: bool) -> int:
 
 
 def _ratio(config: VisionConfig) -> float:
-    """Return the `mlp_ratio` that gives the units of the first layer: a whole one if there is any."""
+    """Return the `mlp_ratio` from which the units of the first layer follow, a whole number if one does."""
     width, hidden = config.width, config.hidden[0]
     whole = (ratio for ratio in range(1, 2 * hidden // width + 2) if _units(width, ratio, config.gated) == hidden)
     return next(whole, hidden / width)
@@ -166,19 +130,21 @@ DINOV2 = Family(
     class_prefix="Dinov2",
     prefix="dinov2.",
     config=_config(
-        computed(lambda fields: _units(_WIDTH.read(fields), _RATIO.read(fields), _GATED.read(fields)), _RATIO.name),
+        table.computed(
+            lambda fields: _units(_WIDTH.read(fields), _RATIO.read(fields), _GATED.read(fields)), _RATIO.name
+        ),
         patch_size=_side("patch_size", 14),
         resized=True,
         gated=_GATED,
-        activation=Custom(
+        activation=table.Custom(
             lambda fields: "silu" if _GATED.read(fields) else _HIDDEN_ACT.read(fields),
             lambda name: _HIDDEN_ACT.write(name, "activation"),
             name=_HIDDEN_ACT.name,
         ),
         residual="scaled_pre_norm",
-        norm=record(LayerNorm, epsilon=number("layer_norm_eps", 1e-6)),
+        norm=table.record(LayerNorm, epsilon=table.number("layer_norm_eps", 1e-6)),
         dropout=0.0,
-        embedding_dropout=Optional(_DROPOUT, when=lambda fields: True),
+        embedding_dropout=table.Optional(_DROPOUT, when=lambda fields: True),
         pooler=None,
     ).writing(lambda config: {_RATIO.name: _ratio(config)}),
     classes=(
@@ -186,64 +152,57 @@ DINOV2 = Family(
         ModelClass(
             suffix="ForImageClassification",
             parts={"task": classifier(0.0), "patch_mean": True},
-            rules=affine("classifier", "output"),
+            rules=rules.affine("classifier", "output"),
         ),
     ),
     rules=(
         *_EMBEDDINGS,
-        *under(
-            "encoder.layer.{}.",
-            "encoder/{}/",
+        *rules.layers(
+            ("encoder.layer.{}.", "encoder/{}/"),
+            _ATTENTION,
+            "norm1 norm2",
             (
-                *norm("norm1", "attention_residual/norm"),
-                *_HEADS_RULES,
-                *one("layer_scale1.lambda1", "attention_residual/branch"),
-                *norm("norm2", "feed_forward_residual/norm"),
-                *unless("feed_forward/gate", projection("mlp.fc1", "feed_forward/up")),
-                *unless("feed_forward/gate", projection("mlp.fc2", "feed_forward/down")),
-                *given("feed_forward/gate", projection("mlp.weights_in", ("feed_forward/gate", "feed_forward/up"))),
-                *given("feed_forward/gate", projection("mlp.weights_out", "feed_forward/down")),
-                *one("layer_scale2.lambda1", "feed_forward_residual/branch"),
+                *rules.unless("feed_forward/gate", rules.projection("mlp.fc1", "feed_forward/up")),
+                *rules.unless("feed_forward/gate", rules.projection("mlp.fc2", "feed_forward/down")),
+                *rules.given("feed_forward/gate", rules.projection("mlp.weights_in", rules.GATE_UP)),
+                *rules.given("feed_forward/gate", rules.projection("mlp.weights_out", "feed_forward/down")),
+                *rules.one("layer_scale1.lambda1", "attention_residual/branch"),
+                *rules.one("layer_scale2.lambda1", "feed_forward_residual/branch"),
             ),
         ),
-        *norm("layernorm", "encoder/final_norm"),
+        *rules.norm("layernorm", "encoder/final_norm"),
     ),
     ignored=(r"(dinov2\.)?embeddings\.mask_token",),
     constants={"use_mask_token": False},  # it stands for hidden patches in pretraining
 )
 
 
-def _tower(kind: type, width: int, heads: int, hidden: int, **parts: Any) -> Record:
+def _tower(kind: type, width: int, num_heads: int, hidden: int, **parts: Any) -> table.Record:
     """Return the table of an encoder of CLIP, a model of its own, with these sizes by default."""
-    stream, count = size("hidden_size", width), size("num_attention_heads", heads)
-    attention = record(MultiHeadAttention, num_heads=count, head_dim=share(stream, count))
-    return record(
+    stream = table.size("hidden_size", width)
+    attention = heads(stream, table.size("num_attention_heads", num_heads))
+    layer = {"attention": attention, "hidden": table.size("intermediate_size", hidden)}
+    return table.record(
         kind,
-        Layers(size("num_hidden_layers", 12), {"attention": attention, "hidden": size("intermediate_size", hidden)}),
+        table.Layers(table.size("num_hidden_layers", 12), layer),
         width=stream,
-        activation=activation("hidden_act", "quick_gelu"),
+        activation=table.activation("hidden_act", "quick_gelu"),
         residual="pre_norm",
-        norm=record(LayerNorm, epsilon=number("layer_norm_eps", 1e-5)),
+        norm=table.record(LayerNorm, epsilon=table.number("layer_norm_eps", 1e-5)),
         dropout=0.0,
-        attention_dropout=number("attention_dropout", 0.0),
+        attention_dropout=table.number("attention_dropout", 0.0),
         pooler=None,
         initializer=INITIALIZER,
         **parts,
     )
 
 
-def _tower_rules(ends: Rules) -> Rules:
-    """Return the names of the tensors; `ends` are those before and after the layers."""
-    layer = (
-        *norm("layer_norm1", "attention_residual/norm"),
-        *projections("self_attn.", "q_proj k_proj v_proj out_proj", "attention"),
-        *norm("layer_norm2", "feed_forward_residual/norm"),
-        *projection("mlp.fc1", "feed_forward/up"),
-        *projection("mlp.fc2", "feed_forward/down"),
-    )
-    return (*ends, *under("encoder.layers.{}.", "encoder/{}/", layer))
-
-
+_TOWER_LAYERS = rules.layers(
+    ("encoder.layers.{}.", "encoder/{}/"),
+    rules.projections("self_attn.", "q_proj k_proj v_proj out_proj", "attention"),
+    "layer_norm1 layer_norm2",
+    "mlp.fc1 mlp.fc2",
+)
 _FAMILY = functools.partial(Family, classes=(BASE,))
 _OF_PAIR = r"logit_scale|(text|visual)_projection\.weight|((text|vision)_model\.)?embeddings\.position_ids"
 """Tensors of a pair that belong to neither encoder, and numbers of positions in old files."""
@@ -254,22 +213,21 @@ CLIP_TEXT = _FAMILY(
     config=_tower(
         EncoderConfig,
         width=512,
-        heads=8,
+        num_heads=8,
         hidden=2048,
-        vocab_size=size("vocab_size", 49408),
-        max_length=size("max_position_embeddings", 77),
+        vocab_size=table.size("vocab_size", 49408),
+        max_length=table.size("max_position_embeddings", 77),
         segments=0,
         embedding_norm=False,
         causal=True,
-        end_token=integer("eos_token_id", 49407),
+        end_token=table.integer("eos_token_id", 49407),
     ),
     prefix="text_model.",  # in a pair
-    rules=_tower_rules(
-        (
-            *one("embeddings.token_embedding.weight", "embeddings/token"),
-            *one("embeddings.position_embedding.weight", "embeddings/position"),
-            *norm("final_layer_norm", "encoder/final_norm"),
-        )
+    rules=(
+        *rules.one("embeddings.token_embedding.weight", "embeddings/token"),
+        *rules.one("embeddings.position_embedding.weight", "embeddings/position"),
+        *rules.norm("final_layer_norm", "encoder/final_norm"),
+        *_TOWER_LAYERS,
     ),
     ignored=(_OF_PAIR, r"vision_model\..*"),
     inside=("clip", "text_config"),
@@ -280,24 +238,23 @@ CLIP_VISION = _FAMILY(
     config=_tower(
         VisionConfig,
         width=768,
-        heads=12,
+        num_heads=12,
         hidden=3072,
         image_size=_side("image_size", 224),
         patch_size=_side("patch_size", 32),
-        channels=size("num_channels", 3),
+        channels=table.size("num_channels", 3),
         patch_bias=False,
         embedding_norm=True,
         pooled_norm=True,
     ),
     prefix="vision_model.",
-    rules=_tower_rules(
-        (
-            *one("embeddings.class_embedding", "patches/class_token"),
-            *one("embeddings.position_embedding.weight", "patches/position"),
-            *one("embeddings.patch_embedding.weight", "patches/kernel", LAST_FIRST),
-            *norm("pre_layrnorm", "patches/norm"),
-            *norm("post_layernorm", "pooled_norm"),
-        )
+    rules=(
+        *rules.one("embeddings.class_embedding", "patches/class_token"),
+        *rules.one("embeddings.position_embedding.weight", "patches/position"),
+        *rules.one("embeddings.patch_embedding.weight", "patches/kernel", rules.LAST_FIRST),
+        *rules.norm("pre_layrnorm", "patches/norm"),
+        *rules.norm("post_layernorm", "pooled_norm"),
+        *_TOWER_LAYERS,
     ),
     ignored=(_OF_PAIR, r"text_model\..*"),
     inside=("clip", "vision_config"),

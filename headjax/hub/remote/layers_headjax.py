@@ -55,7 +55,11 @@ def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class Attention(nn.Module):
-    """`key_values` are two tensors of what is attended to, which a cache can hold; `attend` has the heads' contexts."""
+    """Base of the formulations: `combine(attend(x, *key_values(memory, positions), call))`.
+
+    `key_values` computes two tensors from the tokens that are attended to; a cache can keep them. `attend` computes the
+    contexts of all heads, `combine` maps them to the width of the stream.
+    """
 
     def __init__(self, config: dict[str, Any], width: int, value_size: int) -> None:
         super().__init__()
@@ -67,7 +71,7 @@ class Attention(nn.Module):
 
 
 class NoHeads(nn.Module):
-    """A layer that has lost all heads; a cache counts its tokens by a zero each."""
+    """A layer that has lost all heads. It gives a cache one zero a token, so that the cache has the right length."""
 
     def __init__(self, config: dict[str, Any], width: int, memory_width: int) -> None:
         super().__init__()
@@ -140,7 +144,10 @@ class Collaborative(Attention):
 
 
 class Latent(Attention):
-    """Keys and values of all heads come from one short latent, which a cache holds with its one rotary key."""
+    """Keys and values of all heads are computed from one short latent a token.
+
+    A cache holds the latent, and the rotary key that all heads share.
+    """
 
     def __init__(self, config: dict[str, Any], width: int, memory_width: int) -> None:
         size, bias = config["head_dim"], config["projection_bias"]
@@ -174,10 +181,14 @@ class Latent(Attention):
         return call.attend(query, torch.cat(keys, dim=-1), values, self.options["scale"])
 
     def attend_latents(self, query: Tensor, rotated: Tensor, latent: Tensor, rotary_key: Tensor, call: Call) -> Tensor:
-        """Return the contexts of a single query, which reads the latents: cheaper where there are more than `rank`.
+        """Return the contexts of a single query without the keys and values of all tokens.
 
-        The maps are called, never read, so that adapters, hooks and quantized maps count: that of keys with the
-        identity, that of values with each head's mean of latents, of which each head keeps its own values.
+        With keys W_k c and values W_v c of latents c, the logits are (W_k^T q)^T c, and a context is W_v times the mean
+        of the latents by the attention weights. This is cheaper where there are more tokens than `rank`.
+
+        Both maps are called as modules, so that adapters, hooks and quantised weights have their effect: the map of
+        keys of the identity, which is W_k; the map of values of each head's mean, of whose result the head takes its
+        own values.
         """
         rank = latent.shape[-1]
         from_latents = split(self.key(torch.eye(rank, dtype=latent.dtype, device=latent.device)[None]), self.heads)
@@ -188,23 +199,15 @@ class Latent(Attention):
         return values.diagonal(dim1=1, dim2=2).transpose(1, 2)[:, :, None]
 
 
-class Wrapping(nn.Module):
-    """Base of what stands around another formulation."""
+class Compressed(nn.Module):
+    """An attention (`inner`) that reads a latent of each token in place of the token.
+
+    A cache holds the latents, and the positions of their tokens in place of values.
+    """
 
     def __init__(self, config: dict[str, Any], width: int, memory_width: int) -> None:
         super().__init__()
-        self.inner = attention(config["inner"], width, memory_width)
-        self.heads = self.inner.heads
-
-    def combine(self, contexts: Tensor) -> Tensor:
-        return self.inner.combine(contexts)
-
-
-class Compressed(Wrapping):
-    """Heads that read a latent of what is attended to, which a cache holds with its positions."""
-
-    def __init__(self, config: dict[str, Any], width: int, memory_width: int) -> None:
-        super().__init__(config, width, config["rank"])
+        self.inner = attention(config["inner"], width, config["rank"])
         self.latent = nn.Linear(memory_width, config["rank"], bias=False)
 
     def key_values(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,6 +219,9 @@ class Compressed(Wrapping):
     def attend(self, x: Tensor, key: Tensor, value: Tensor, call: Call) -> Tensor:
         positions = (value[:, 0].float() @ torch.tensor([1.0, 256.0, 65536.0], device=value.device)).long()
         return self.inner.attend(x, *self.inner.key_values(key[:, 0], positions), call)
+
+    def combine(self, contexts: Tensor) -> Tensor:
+        return self.inner.combine(contexts)
 
 
 KINDS = {
@@ -275,6 +281,7 @@ class HeadjaxBase(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     accepts_loss_kwargs = False
+    _input_embed_layer = "token"
     _supports_sdpa = True
     _can_compile_fullgraph = True
     _no_split_modules = ["Layer"]  # noqa: RUF012
@@ -296,12 +303,14 @@ class HeadjaxBase(PreTrainedModel):
     def apply_layers(
         self, x: Tensor, mask: Any, queries: Tensor, positions: Tensor, cache: Any = None, bias: Any = None, **keep: Any
     ) -> tuple[Tensor, tuple[Tensor, ...] | None, tuple[Tensor, ...] | None]:
-        """Return the stream behind the last layer; on request (`keep`) that before every layer, and attention weights.
+        """Return the stream behind the last layer, the streams before every layer, and attention weights.
 
-        `queries` are the numbers of the tokens among those that a cache holds, from which windows are counted.
+        The latter two are None unless asked for: by `output_hidden_states` and `output_attentions` in `keep`, or by the
+        config where those are None. `queries` are the numbers of the tokens, counted from the first in the cache;
+        windows are distances of these.
         """
         keep_states, keep_weights = (
-            getattr(self.config, name) if keep[name] is None else keep[name]
+            getattr(self.config, name) if keep.get(name) is None else keep[name]
             for name in ("output_hidden_states", "output_attentions")
         )
         states, weights = [], []

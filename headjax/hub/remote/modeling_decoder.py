@@ -61,12 +61,6 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         self.layers, self.final_norm = self.make_layers(), final_norm(config.headjax)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings.token
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embeddings.token = value
-
     def cache_of(self, cache: Cache | None, use_cache: bool | None) -> Cache | None:
         """Return the cache to fill, if any; by default outside of training."""
         use_cache = self.config.use_cache and not self.training if use_cache is None else use_cache
@@ -85,9 +79,9 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        cache: Cache | None = None,
     ) -> BaseModelOutputWithPast:
         x = self.embeddings.vectors(input_ids, inputs_embeds)
         cache = self.cache_of(past_key_values if cache is None else cache, use_cache)
@@ -98,8 +92,8 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         if position_ids is None and attention_mask is not None and attention_mask.dim() == 2:
             position_ids = (attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, -x.shape[1] :]  # without padding
         position_ids = queries[None] if position_ids is None else position_ids
-        keep = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
         x = self.embeddings(x, position_ids)
+        keep = {"output_hidden_states": output_hidden_states, "output_attentions": output_attentions}
         x, states, weights = self.apply_layers(x, mask, queries, position_ids, cache, **keep)
         x = self.final_norm(x)
         return BaseModelOutputWithPast(x, cache, None if states is None else (*states, x), weights)
@@ -127,24 +121,13 @@ class HeadjaxForCausalLM(HeadjaxPreTrainedModel, GenerationMixin):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
         cache: Cache | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: Tensor | int | None = None,
+        **keep: Any,
     ) -> CausalLMOutputWithPast:
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            past_key_values,
-            inputs_embeds,
-            use_cache,
-            output_attentions,
-            output_hidden_states,
-            cache,
-            return_dict=True,
-        )
+        inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+        outputs = self.model(*inputs, use_cache, cache, return_dict=True, **keep)
         logits = self.lm_head(slice_logits_to_keep(outputs[0], logits_to_keep))
         cap, loss = self.config.headjax["softcap"], None
         logits = logits if cap is None else cap * torch.tanh(logits / cap)
@@ -176,23 +159,10 @@ class HeadjaxForSequenceClassification(HeadjaxPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        cache: Cache | None = None,
+        **options: Any,
     ) -> SequenceClassifierOutputWithPast:
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            past_key_values,
-            inputs_embeds,
-            use_cache,
-            output_attentions,
-            output_hidden_states,
-            cache,
-            return_dict=True,
-        )
+        inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+        outputs = self.model(*inputs, return_dict=True, **options)
         hidden, padding, loss = outputs[0], self.config.pad_token_id, None
         present = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
         if attention_mask is not None and attention_mask.dim() == 2:

@@ -5,10 +5,12 @@ Written by headjax; needs PyTorch and `transformers`: `AutoModel.from_pretrained
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
@@ -20,9 +22,8 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from .images_headjax import Patches
 from .layers_headjax import HeadjaxBase
-from .parts_headjax import Embeddings, MaskedHead, Pooler, RelativeBias, ends, final_norm, small_norm
+from .parts_headjax import Embeddings, MaskedHead, Pooler, RelativeBias, embedding_dropout, final_norm, small_norm
 
 
 class HeadjaxConfig(PretrainedConfig):
@@ -43,6 +44,44 @@ class HeadjaxPreTrainedModel(HeadjaxBase):
     config_class = HeadjaxConfig
 
 
+class Patches(nn.Module):
+    """Squares of an image behind the class token, and the distillation token of DeiT."""
+
+    def __init__(self, shared: dict[str, Any]) -> None:
+        super().__init__()
+        width, patch, self.patch_mean = shared["width"], shared["patch_size"], shared["patch_mean"]
+        self.projection = nn.Conv2d(shared["channels"], width, patch, stride=patch, bias=shared["patch_bias"])
+        distilled = shared["distillation_token"]
+        length = (shared["image_size"] // patch) ** 2 + 1 + distilled
+        self.class_token, self.position = nn.Parameter(torch.zeros(width)), nn.Parameter(torch.zeros(length, width))
+        self.distillation_token = nn.Parameter(torch.zeros(width)) if distilled else None
+        self.norm = small_norm(shared["norm"] if shared["embedding_norm"] else None, width)
+        self.dropout = embedding_dropout(shared)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        patches = self.projection(pixels.to(self.position.dtype))
+        tokens = [token for token in (self.class_token, self.distillation_token) if token is not None]
+        first = torch.stack(tokens)[None].expand(len(pixels), -1, -1)
+        x = torch.cat([first, patches.flatten(2).transpose(1, 2)], dim=1)
+        return self.dropout(self.norm(x + self.positions(len(tokens), patches.shape[2:])))
+
+    def positions(self, tokens: int, sides: torch.Size) -> Tensor:
+        """Return the embeddings of the tokens' and patches' positions, resized to a grid of `sides` patches."""
+        first, grid = self.position[:tokens], self.position[tokens:]
+        square = math.isqrt(len(grid))
+        if sides == (square, square):
+            return self.position
+        grid = grid.T.unflatten(1, (square, square))[None].float()
+        resized = functional.interpolate(grid, size=tuple(sides), mode="bicubic", align_corners=False)
+        return torch.cat([first, resized[0].flatten(1).T.to(first.dtype)])
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """Return the class token, beside the mean of the patches with `patch_mean` (DINOv2)."""
+        if not self.patch_mean:
+            return x[:, 0]
+        return torch.cat([x[:, 0], x[:, 1 + (self.distillation_token is not None) :].mean(dim=1)], dim=1)
+
+
 class HeadjaxModel(HeadjaxPreTrainedModel):
     """The model without a task. Texts are `input_ids`, images `pixel_values`."""
 
@@ -51,7 +90,7 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         shared = config.headjax
         self.images = shared["kind"] == "vision"
         if self.images:
-            self.patches, self.main_input_name = Patches(shared), "pixel_values"
+            self.patches, self.main_input_name, self._input_embed_layer = Patches(shared), "pixel_values", "patches"
             self.pooled_norm = small_norm(shared["norm"] if shared["pooled_norm"] else None, shared["width"])
         else:
             self.embeddings = Embeddings(shared, config.vocab_size)
@@ -59,15 +98,6 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
         self.position_bias = RelativeBias(shared["position_bias"]) if shared.get("position_bias") else None
         self.pooler = Pooler(shared) if shared["pooler"] else None
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.patches if self.images else self.embeddings.token
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        if self.images:
-            self.patches = value
-        else:
-            self.embeddings.token = value
 
     def positions_of(self, input_ids: Tensor | None, indices: Tensor) -> Tensor:
         """Return the positions of tokens; those of RoBERTa leave out padding, whose token is offset - 1."""
@@ -126,14 +156,16 @@ class HeadjaxModel(HeadjaxPreTrainedModel):
             return None
         if input_ids is None:
             raise ValueError("input_ids: the model reads where a text ends from them, not from inputs_embeds")
-        return x[torch.arange(len(x), device=x.device), ends(input_ids, end)]
+        marks = input_ids if end == 2 else (input_ids == end).int()  # as in CLIP: 2 means the largest token
+        return x[torch.arange(len(x), device=x.device), marks.argmax(dim=1)]
 
 
 class HeadjaxForTask(HeadjaxPreTrainedModel):
-    """Base of the models with a task for texts; `answer` makes the results of the model's."""
+    """Base of the models with a task: `logits_of` the model's outputs, `loss_of` logits and labels, and a `result`."""
 
     reads_pooled = False
     outputs = 0
+    result: Any = None
 
     def __init__(self, config: HeadjaxConfig) -> None:
         super().__init__(config)
@@ -167,32 +199,36 @@ class HeadjaxForTask(HeadjaxPreTrainedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
+        **keep: Any,
     ) -> Any:
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, None)
-        return self.answer(self.model(*inputs, output_attentions, output_hidden_states, return_dict=True), labels)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        return self.answer(self.model(*inputs, return_dict=True, **keep), labels)
+
+    def answer(self, outputs: Any, labels: Tensor | None) -> Any:
+        logits = self.logits_of(outputs)
+        loss = None if labels is None else self.loss_of(logits, labels)
+        return self.result(loss, logits, outputs.hidden_states, outputs.attentions)
+
+    def logits_of(self, outputs: Any) -> Tensor:
+        return self.classifier(self.dropout(self.read(outputs)))
 
 
 class HeadjaxForSequenceClassification(HeadjaxForTask):
     """Classes of texts, several of them, or numbers, as `problem_type` says."""
 
-    reads_pooled = True
+    reads_pooled, result = True, SequenceClassifierOutput
 
-    def answer(self, outputs: Any, labels: Tensor | None) -> SequenceClassifierOutput:
-        logits, loss = self.classifier(self.dropout(self.read(outputs))), None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-        return SequenceClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
 
 
 class HeadjaxForTokenClassification(HeadjaxForTask):
     """Classes of tokens."""
 
-    def answer(self, outputs: Any, labels: Tensor | None) -> TokenClassifierOutput:
-        logits = self.classifier(self.dropout(self.read(outputs)))
-        loss = None if labels is None else self.loss_function(logits, labels, self.config)
-        return TokenClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+    result = TokenClassifierOutput
+
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return self.loss_function(logits, labels, self.config)
 
 
 class HeadjaxForQuestionAnswering(HeadjaxForTask):
@@ -210,12 +246,11 @@ class HeadjaxForQuestionAnswering(HeadjaxForTask):
         inputs_embeds: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
+        **keep: Any,
     ) -> QuestionAnsweringModelOutput:
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, None)
-        outputs = self.model(*inputs, output_attentions, output_hidden_states, return_dict=True)
-        start, end = self.classifier(self.dropout(self.read(outputs))).unbind(-1)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.model(*inputs, return_dict=True, **keep)
+        start, end = self.logits_of(outputs).unbind(-1)
         loss = self.loss_function(start, end, start_positions, end_positions)
         return QuestionAnsweringModelOutput(loss, start, end, outputs.hidden_states, outputs.attentions)
 
@@ -223,6 +258,7 @@ class HeadjaxForQuestionAnswering(HeadjaxForTask):
 class HeadjaxForMaskedLM(HeadjaxForTask):
     """Tokens in place of masks."""
 
+    result = MaskedLMOutput
     _tied_weights_keys = {"lm_head.decoder.weight": "model.embeddings.token.weight"}  # noqa: RUF012
 
     def make_head(self, width: int, task: dict[str, Any]) -> None:
@@ -234,17 +270,17 @@ class HeadjaxForMaskedLM(HeadjaxForTask):
     def set_output_embeddings(self, value: nn.Module) -> None:
         self.lm_head.decoder = value
 
-    def answer(self, outputs: Any, labels: Tensor | None) -> MaskedLMOutput:
-        logits, loss = self.lm_head(self.read(outputs)), None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size)
-        return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+    def logits_of(self, outputs: Any) -> Tensor:
+        return self.lm_head(self.read(outputs))
+
+    def loss_of(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size)
 
 
 class HeadjaxForImageClassification(HeadjaxForSequenceClassification):
     """Classes of images; DeiT's are the mean of those of two tokens."""
 
-    main_input_name = "pixel_values"
+    main_input_name, result = "pixel_values", ImageClassifierOutput
 
     def make_head(self, width: int, task: dict[str, Any]) -> None:
         super().make_head(width, task)
@@ -253,20 +289,11 @@ class HeadjaxForImageClassification(HeadjaxForSequenceClassification):
             self.classifier = nn.ModuleDict({n: nn.Linear(width, labels) for n in ("class", "distillation")})
 
     @can_return_tuple
-    def forward(
-        self,
-        pixel_values: Tensor,
-        labels: Tensor | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-    ) -> ImageClassifierOutput:
-        keep = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
-        outputs = self.model(pixel_values=pixel_values, **keep, return_dict=True)
-        if isinstance(self.classifier, nn.ModuleDict):
-            hidden, loss = outputs.last_hidden_state, None
-            logits = sum(head(hidden[:, at]) for at, head in enumerate(self.classifier.values())) / 2.0
-        else:
-            logits, loss = self.classifier(self.dropout(self.read(outputs))), None
-        if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-        return ImageClassifierOutput(loss, logits, outputs.hidden_states, outputs.attentions)
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None, **keep: Any) -> ImageClassifierOutput:
+        return self.answer(self.model(pixel_values=pixel_values, return_dict=True, **keep), labels)
+
+    def logits_of(self, outputs: Any) -> Tensor:
+        if not isinstance(self.classifier, nn.ModuleDict):
+            return super().logits_of(outputs)
+        hidden = outputs.last_hidden_state
+        return sum(head(hidden[:, at]) for at, head in enumerate(self.classifier.values())) / 2.0

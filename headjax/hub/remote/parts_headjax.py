@@ -209,11 +209,6 @@ class Pooler(nn.Module):
         return self.norm(self.activation(self.dense(self.dropout(x))))
 
 
-def ends(tokens: Tensor, end: int) -> Tensor:
-    """Return where texts end: at the first token `end`, or for 2 at the first of the largest number (CLIP)."""
-    return (tokens if end == 2 else (tokens == end).int()).argmax(dim=1)
-
-
 class MaskedHead(nn.Module):
     """Logits of tokens; the weights of `decoder` are the token embeddings, where they are tied."""
 
