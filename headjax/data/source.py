@@ -17,7 +17,7 @@ from headjax.data.forms import Form, ImageForm, LabelledForm, TranslationForm
 from headjax.data.registry import PAIR_COLUMNS, TASKS
 from headjax.data.spec import TaskSpec
 from headjax.data.store import is_prepared, read_settings
-from headjax.data.tables import has_lists, header, is_number, is_table, names_of_columns, table_rows
+from headjax.data.tables import find_column, has_lists, header, is_number, is_table, names_of_columns, table_rows
 from headjax.storage.files import read_lines
 from headjax.storage.hub import source_of
 
@@ -239,13 +239,8 @@ def table_columns(path: str | Path) -> dict[str, str]:
 
 
 def known_columns(names: tuple[str, ...], known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return for every field the first of its known columns that a table has; nothing for a field without any.
-
-    Neither case nor blanks around a name count.
-    """
-    there = {name.strip().casefold(): name for name in reversed(names)}
-    columns = {field: next((there[one] for one in usual if one in there), "") for field, usual in known.items()}
-    return {field: column for field, column in columns.items() if column}
+    """Return for every field the first of its known columns that a table has; nothing for a field without any."""
+    return {field: column for field, usual in known.items() if (column := find_column(usual, names))}
 
 
 def classes_of(model: Model | None) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from headjax.core.share import Share
 from headjax.data.files import find_files, has_suffix, packed_or_plain, visible
 from headjax.data.forms import Form, TranslationForm
 from headjax.data.rows import Row, Rows, RowSource, Split, hold_out, hold_out_text
-from headjax.data.tables import SUFFIXES, header, is_table, table_rows
+from headjax.data.tables import SUFFIXES, find_column, header, is_table, table_rows
 
 HELD_OUT, OWN_HELD_OUT = 0.05, 0.1
 """Approximate share of the rows held out if no file is for validation: of known tasks and texts, of one's own rows."""
@@ -109,7 +109,7 @@ class TaskSpec:
         known = self.columns.get(field, ())
         names = (*(() if field in known else (field,)), *known, *(one.fields.get(field, field) for one in self.sources))
         usual = known[0] if len(known) == 1 else field
-        return next((name for name in names if name in there or name.isdecimal()), usual)
+        return find_column(names, there) or next(filter(str.isdecimal, names), usual)
 
     def located(self, path: Path) -> Path:
         """Return a path, or the file with the task's suffix that it stands for: `train.en` of `train`."""

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,15 @@ def header(path: str | Path) -> tuple[str, ...]:
     """Return the names of a table's columns: its first row, or the keys of its first object."""
     with _opened(source_of(path)) as (names, _):
         return names
+
+
+def find_column(names: Iterable[str], header: Collection[str]) -> str:
+    """Return the column of a table that has one of some names, the first that is there; empty if none is.
+
+    Neither case nor blanks around a name count.
+    """
+    columns = {name.strip().casefold(): name for name in reversed([*header])} | {name: name for name in header}
+    return next((columns[key] for name in names for key in (name, name.casefold()) if key in columns), "")
 
 
 def names_of_columns(path: str | Path) -> str:
