@@ -20,8 +20,8 @@ from headjax.report.tables import Column, Table
 if TYPE_CHECKING:
     from headjax.data.forms.language import Translations
     from headjax.evaluation.paired import Compared
+    from headjax.evaluation.predictions import Bleu
     from headjax.evaluation.task import Task
-    from headjax.evaluation.translation import Bleu
     from headjax.models.model import Model
 
 BEAMS = 4
@@ -175,7 +175,7 @@ def _pair(
 
 
 def _bleu(model: Model, task: Task, pairs: Translations, options: Options, progress: Progress) -> Bleu:
-    from headjax.evaluation.translation import translate
+    from headjax.evaluation.predictions import translate
 
     batches = task.count_batches(options.batch_size, limit=options.limit)
     with progress("translating", batches, "batch") as bar:

@@ -14,7 +14,8 @@ from headjax.data.config import DataConfig, Opened
 from headjax.data.forms import Form, ImageForm, LabelledForm, MultiLabelForm, QuestionForm, SimilarityForm, TagForm
 from headjax.data.forms.labelled import finite
 from headjax.data.source import classes_of, resolve_training, trained_tasks
-from headjax.evaluation.specs import LENGTH, Request, fitted
+from headjax.evaluation.specs import LENGTH, fitted
+from headjax.models.generation import tokenizer_of
 from headjax.models.model import Model
 from headjax.models.tasks import (
     Classification,
@@ -54,14 +55,13 @@ def infer_task(
     length: int = 0,
 ) -> InferredTask:
     """Return the task of files to train on for a model; arguments are the options of `headjax finetune`."""
-    request = Request(model, length)
     if trained_tasks(model) != ("images",):
-        request.tokenizer()
+        tokenizer_of(model)
     elif validation:
         raise HeadjaxError("--validation: a folder of images has a folder `validation` beside `train`")
     source = resolve_training(train, model, task=task, columns=by_field(columns))
     name = source.spec.name
-    data = fitted(source, request, TRANSLATION_LENGTH if name == "translation" else LENGTH)
+    data = fitted(source, model, length, TRANSLATION_LENGTH if name == "translation" else LENGTH)
     data = dataclasses.replace(data, whole=False, validation=validation)
     if source.prepared:
         return InferredTask(name, data, None, "those that were prepared")

@@ -87,13 +87,13 @@ class Result(CommandResult):
 def run(options: Options, progress: Progress) -> Result:
     """Writes a task as tokenised shards; started again it continues."""
     from headjax.core.share import Share
-    from headjax.data.prepare import prepare
+    from headjax.data.store import prepare
 
     out = path_of(options.out)
     opened, source = _opened(options)
     host, form = Share(*options.host), opened.form
     tokenizer = _tokenizer(opened, options, out.expanduser()) if form.reads_text else None
-    made = prepare(
+    folder = prepare(
         opened.spec.name,
         form,
         opened.rows,
@@ -105,13 +105,12 @@ def run(options: Options, progress: Progress) -> Result:
         seed=options.seed,
         progress=progress,
     )
-    folder = made.prepared
     splits = {split: folder.counts(split) for split in ("train", "validation") if folder.of(split)}
     return Result(
         task=opened.spec.name,
         examples=sum(counts["examples"] for counts in splits.values()),
         shards=len(folder.shards),
-        written=made.written,
+        written=folder.written,
         splits=splits,
         tokenizer=folder.settings.tokenizer,
         vocab_size=0 if tokenizer is None else tokenizer.vocab_size,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,17 +17,17 @@ from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Rate, Size, unknown_name
 from headjax.core.share import Share
 from headjax.data.examples import Mapped, Padded, TaskData
-from headjax.data.files import ImageRows, image_rows, library_sources, reference_topics, search
+from headjax.data.files import ImageRows, image_rows, library_sources, reference_topics
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm
+from headjax.data.forms.form import Stored, load_rows, task_data
 from headjax.data.forms.images import preprocessing_of
 from headjax.data.forms.labelled import finite
 from headjax.data.forms.questions import usual_stride
-from headjax.data.readers import find_layout, task_rows
 from headjax.data.registry import TASKS
 from headjax.data.rows import Row, Rows, RowSource, Split, hold_out_files
 from headjax.data.source import Source, first_file, recognise, resolve
-from headjax.data.spec import TaskSpec
-from headjax.data.store import Stored, load_prepared, load_rows, task_data
+from headjax.data.spec import TaskSpec, find_layout, task_rows
+from headjax.data.store import load_prepared
 from headjax.data.tables import header
 from headjax.storage.hub import source_of
 from headjax.storage.paths import path_of
@@ -35,8 +35,8 @@ from headjax.tokenizers.files import open_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import TRAINERS, WORDPIECE_SPECIAL, train_bpe, wordpiece_of
 
-EMBEDDED = {"python": reference_topics, "python_code": library_sources}
-"""Tasks whose texts every Python carries."""
+ROOT = "HEADJAX_DATA"  # environment variable that names the folder in which data sets are looked for
+EMBEDDED = {"python": reference_topics, "python_code": library_sources}  # tasks whose texts every Python carries
 
 
 class Opened(NamedTuple):
@@ -107,7 +107,7 @@ class DataConfig(Checked):
         source = self.source
         if self.rehearsal or source.prepared or not source.has_classes:
             return self
-        known = self.classes or source.labels
+        known = self.classes or source.form.label_names
         if tell_nothing(names):
             return self if known else dataclasses.replace(self, classes=class_numbers(len(names)))
         if known and reorder(names, known) is None:
@@ -122,7 +122,7 @@ class DataConfig(Checked):
     def load(self, tokenizer: Tokenizer | None = None) -> TaskData:
         """Read and encode the data, with the model's tokenizer or one of its own; nothing is written to disk."""
         with self._hint():
-            data = self._load(tokenizer)
+            data = self._rehearsed(tokenizer) if self.rehearsal else self._load(tokenizer)
         train = data.train
         if len(train) and self.buckets:
             if not isinstance(train, Padded):
@@ -150,14 +150,11 @@ class DataConfig(Checked):
             raise
 
     def _load(self, tokenizer: Tokenizer | None) -> TaskData:
-        if self.rehearsal:
-            return self._rehearsed(tokenizer)
         if self.source.prepared:
             name = self.task.partition(":")[0]
             folder, name = source_of(self.source.path), name if name in TASKS else ""
             return load_prepared(folder, name, tokenizer, self._fields(), self.preprocessing)
-        spec = self.source.spec
-        form, rows, place, images = self.open()[1:]
+        spec, form, rows, place, images = self.open()
         if isinstance(form, ImageForm):
             stored = {split: _when_read(form, source) for split, source in rows.items()}
             return task_data(form, None, stored, {"images": place, "data": images}, spec.metrics)
@@ -174,17 +171,18 @@ class DataConfig(Checked):
 
     def open(self, paths: Sequence[str] = (), rows: Rows | None = None) -> Opened:
         """Return the rows of the task's files, of these paths or of its own, and their form; or rows of elsewhere."""
+
+        def hinted(source: RowSource, share: Share) -> Iterator[Row]:
+            with self._hint():
+                yield from source.read(share)
+
         with self._hint():
             opened = self._open(paths, rows)
         sources = {
-            split: dataclasses.replace(source, read=functools.partial(self._read, source.read))
+            split: dataclasses.replace(source, read=functools.partial(hinted, source))
             for split, source in opened.rows.items()
         }
         return opened._replace(rows=sources)
-
-    def _read(self, read: Callable[[Share], Iterable[Row]], share: Share) -> Iterator[Row]:
-        with self._hint():
-            yield from read(share)
 
     def _open(self, paths: Sequence[str], rows: Rows | None) -> Opened:
         spec, path = self.source.spec, self.source.path
@@ -194,16 +192,8 @@ class DataConfig(Checked):
         if spec.name in EMBEDDED and not locations:
             texts = hold_out_files(EMBEDDED[spec.name](), self.validation_fraction or spec.held_out)
             return Opened(spec, self._form(spec), texts, spec.files)
-        train = [spec.located(source_of(location)) for location in locations]
+        train = [spec.located(source_of(location)) for location in locations] or [self._folder(spec)]
         validation = [spec.located(source_of(self.validation))] if self.validation else []
-        if not train:
-            layouts = " or ".join(" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
-
-            def usable(folder: Path) -> Path | None:
-                files = find_layout(spec, folder) if spec.layouts else folder.is_dir()
-                return folder if files else None
-
-            train = [search(spec.name, spec.folders, usable, layouts or spec.files)]
         place = ", ".join(locations) or str(train[0])
         if isinstance(spec.form, ImageForm):
             images = image_rows(train[0])
@@ -212,6 +202,17 @@ class DataConfig(Checked):
         read, fraction = dataclasses.replace(spec, form=form), self.validation_fraction
         sources = task_rows(read, train, validation, columns=self.columns, fraction=fraction, whole=self.whole)
         return Opened(spec, self._learned(form, sources, place), sources, place)
+
+    def _folder(self, spec: TaskSpec) -> Path:
+        """Return the folder of a task's own files under `ROOT`."""
+        layouts = " or ".join(" and ".join(filter(None, layout[:2])) for layout in spec.layouts)
+        expected, names = layouts or spec.files, spec.folders
+        if not (root := os.environ.get(ROOT)):
+            raise DataError(f"{spec.name}: set {ROOT} to the folder that holds {names[0]}, or give that one's path")
+        for folder in (source_of(root) / name for name in names):
+            if find_layout(spec, folder) if spec.layouts else folder.is_dir():
+                return folder
+        raise DataError(f"{spec.name}: {ROOT} ({root}) has no folder {' or '.join(names)} with {expected}")
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields of the form that are asked for."""
@@ -286,10 +287,14 @@ class DataConfig(Checked):
         known = {field.name for field in dataclasses.fields(spec.form)}
         sizes: dict[str, Any] = {"length": 96, "stride": 24, "size": 32, "stored": 36}
         form = dataclasses.replace(spec.form, **{name: size for name, size in sizes.items() if name in known})
-        rows = [*itertools.islice(made_up_rows(form), self.rehearsal + max(self.rehearsal // 4, 1))]
+        rows = made_up_rows(form, self.rehearsal + max(self.rehearsal // 4, 1))
         texts = [text for row in rows for text in form.texts(row)]
-        if tokenizer is None and form.reads_text:
-            tokenizer = train_bpe(texts, VOCABULARY) if spec.vocabulary == "bpe" else letters_tokenizer(texts)
+        if tokenizer is None and spec.vocabulary == "bpe":
+            tokenizer = train_bpe(texts, VOCABULARY)
+        elif tokenizer is None and form.reads_text:  # one like BERT's whose pieces are single characters
+            letters = sorted({letter for text in texts for letter in text.lower() if not letter.isspace()})
+            pieces = [*WORDPIECE_SPECIAL.values(), *letters, *(f"##{letter}" for letter in letters)]
+            tokenizer = wordpiece_of(pieces[:VOCABULARY], "made-up vocabulary")
         splits: dict[Split, list[Row]] = {"train": rows[: self.rehearsal], "validation": rows[self.rehearsal :]}
         info = {"text": "made up to rehearse", "task": spec.name}
         return load_rows(form, splits, tokenizer if form.reads_text else None, info, spec.metrics)
@@ -302,22 +307,15 @@ def _when_read(form: ImageForm, source: RowSource) -> Stored:
     return Stored(records, np.ones(source.count), {"examples": source.count})
 
 
-# Made-up rows in the form of a task, to rehearse a run in seconds before its data is prepared.
-
-VOCABULARY = 320
-"""Number of tokens of the vocabularies learned from made-up texts."""
-
-CHARACTERS = 120
-"""Number of characters of a made-up text."""
+VOCABULARY = 320  # number of tokens of the vocabularies learned from made-up texts
+CHARACTERS = 120  # number of characters of a made-up text
 
 
-def made_up_rows(form: Form) -> Iterator[Row]:
-    """Yield rows without end, the same in every process, by the types of the form's fields.
-
-    All texts of a row are the same, and the answer to a question is the first word.
-    """
+def made_up_rows(form: Form, count: int) -> list[Row]:
+    """Return rows of the form's types of fields, the same in every process; an answer is its paragraph's first word."""
     texts = [row.values["text"].strip()[:CHARACTERS] for row in reference_topics()]
-    for index in itertools.count():
+    rows = []
+    for index in range(count):
         text, classes = texts[index % len(texts)], len(form.label_names)
         values: dict[str, Any] = {
             "text": text,
@@ -329,11 +327,5 @@ def made_up_rows(form: Form) -> Iterator[Row]:
         if "image" in form.wanted.values():
             shape = (form.stored, form.stored, len(form.mean))  # type: ignore[attr-defined]
             values["image"] = np.random.default_rng(index).integers(0, 256, shape).astype(np.uint8)
-        yield Row(f"made-up row {index}", {name: values[what] for name, what in form.wanted.items()})
-
-
-def letters_tokenizer(texts: Sequence[str]) -> Tokenizer:
-    """Return a tokenizer like BERT's whose pieces are single characters."""
-    letters = sorted({letter for text in texts for letter in text.lower() if not letter.isspace()})
-    pieces = [*WORDPIECE_SPECIAL.values(), *letters, *(f"##{letter}" for letter in letters)]
-    return wordpiece_of(pieces[:VOCABULARY], "made-up vocabulary")
+        rows.append(Row(f"made-up row {index}", {name: values[what] for name, what in form.wanted.items()}))
+    return rows

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 
-MULTIPLE = 8
-"""Examples are padded to multiples of this length, which suits vector units."""
+MULTIPLE = 8  # examples are padded to multiples of this length, which suits vector units
 
 Record = Mapping[str, np.ndarray]
 """The stored arrays of an example by name, without padding; each has at least one axis."""
@@ -63,35 +62,28 @@ def each(records: Records) -> Iterator[Record]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
-    """Examples with random parts, drawn again each time training reads them (masked tokens, cropped images)."""
-
-    records: Records
-    make: Callable[[Record, np.random.Generator], Mapping[str, np.ndarray]]
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def draw(self, index: int, generator: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Return an example, a function of the generator."""
-        return self.make(self.records[index], generator)
-
-    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
-        return self.draw(index, np.random.default_rng(index))
-
-
-@dataclasses.dataclass(frozen=True)
 class Mapped:
     """Examples (or records) of one length, each made of an item when it is read."""
 
     items: Sequence[Any] | ExampleSource
-    make: Callable[[Any], Mapping[str, np.ndarray]]
+    make: Callable[..., Mapping[str, np.ndarray]]
 
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
         return self.make(self.items[index])
+
+
+class Drawn(Mapped):
+    """Examples with random parts, drawn again each time training reads them (masked tokens, cropped images)."""
+
+    def draw(self, index: int, generator: np.random.Generator) -> Mapping[str, np.ndarray]:
+        """Return an example, a function of the generator."""
+        return self.make(self.items[index], generator)
+
+    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
+        return self.draw(index, np.random.default_rng(index))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +116,7 @@ class Padded:
 
     def first(self, limit: int) -> Self:
         """Return the first examples; all of them if the limit is 0."""
-        return self.select(np.arange(min(limit or len(self), len(self))))
+        return self.select(np.arange(len(self))[: limit or None])
 
     def ends(self, bounds: Sequence[int]) -> np.ndarray:
         """Return the bounds below `length`, and `length`, ascending."""
@@ -143,7 +135,7 @@ def by_length(source: ExampleSource, bounds: Sequence[int]) -> Sequence[ExampleS
 
 
 def subset(source: ExampleSource, indices: np.ndarray) -> ExampleSource:
-    """Return these examples of a source; those of different lengths can still be read by length."""
+    """Return these examples of a source; of those of different lengths batches can still be padded less."""
     return source.select(indices) if isinstance(source, Padded) else Mapped(indices.tolist(), source.__getitem__)
 
 
@@ -173,11 +165,8 @@ def sequences(
 ) -> Padded:
     """Return sequences in memory as examples."""
     lengths = np.asarray([len(ids) for ids in columns["input_ids"]], np.int64)
-    records = [
-        {name: column[i] for name, column in columns.items()}
-        | {name: array[i : i + 1] for name, array in targets.items()}
-        for i in range(len(lengths))
-    ]
+    stored: dict[str, Any] = {**columns, **{name: array[:, None] for name, array in targets.items()}}
+    records = [{name: column[i] for name, column in stored.items()} for i in range(len(lengths))]
     pad = functools.partial(pad_sequence, columns=tuple(columns), targets=tuple(targets), padding_id=padding_id)
     return Padded(records, lengths, rounded_length(lengths, limit), pad)
 
@@ -220,20 +209,13 @@ class TokenBlocks:
         return {"input_ids": self.tokens[index]}
 
 
-class Sequences(NamedTuple):
-    """Encoded examples of different lengths."""
-
-    ids: list[np.ndarray]
-    types: list[np.ndarray]
-
-
 def encode_sequences(
     tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str] | None = None, *, max_length: int
-) -> Sequences:
+) -> dict[str, list[np.ndarray]]:
     """Encode sentences, or pairs of them, with the tokenizer's special tokens ([CLS] a [SEP] b [SEP] for BERT).
 
-    Examples that are too long are cut at their end, or at their beginning where the tokenizer's `truncation_side` says
-    so; of a pair the longer sentence is cut first, token by token.
+    Returns `input_ids` and `token_type_ids`, `[tokens]` each. Examples that are too long are cut at their end, or at
+    their beginning where the tokenizer's `truncation_side` says so; of a pair the longer sentence is cut first.
     """
     backend = changeable(tokenizer)
     pair = second is not None
@@ -246,24 +228,23 @@ def encode_sequences(
     inputs = list(first) if second is None else list(zip(first, second, strict=True))
     with library_errors(CANNOT_READ):
         encoded = backend.encode_batch(inputs, add_special_tokens=True)
-    return Sequences(
-        [np.asarray(encoding.ids, np.int32) for encoding in encoded],
-        [tokenizer.types(encoding) for encoding in encoded],
-    )
+    return {
+        "input_ids": [np.asarray(encoding.ids, np.int32) for encoding in encoded],
+        "token_type_ids": [tokenizer.types(encoding) for encoding in encoded],
+    }
 
 
 def encode_prompted(
     tokenizer: Tokenizer, texts: Sequence[str], prompt: str, *, max_length: int, pooled: bool = True
 ) -> dict[str, list[np.ndarray]]:
     """Encode sentences behind a prompt; with a `pooling_mask`, 0 at the prompt's tokens, if those are not pooled."""
-    encoded = encode_sequences(tokenizer, [prompt + text for text in texts], max_length=max_length)
-    columns = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
+    columns = encode_sequences(tokenizer, [prompt + text for text in texts], max_length=max_length)
     if pooled or not prompt:
         return columns
     with library_errors(CANNOT_READ):
         alone = changeable(tokenizer).encode(prompt)
     length = len(alone.ids) - alone.special_tokens_mask[-1]  # without the token that ends a text
-    masks = [(np.arange(len(ids)) >= length).astype(np.int32) for ids in encoded.ids]
+    masks = [(np.arange(len(ids)) >= length).astype(np.int32) for ids in columns["input_ids"]]
     return columns | {"pooling_mask": masks}
 
 
@@ -335,7 +316,7 @@ def text_batch(
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"pairs: there are {len(pairs)} for {len(texts)} texts")
     encoded = encode_sequences(tokenizer, texts, pairs, max_length=2**31 - 1 if max_length is None else max_length)
-    rows = sequences({"input_ids": encoded.ids, "token_type_ids": encoded.types}, {}, padding_id(tokenizer))
+    rows = sequences(encoded, {}, padding_id(tokenizer))
     examples = [*each(rows)]
     batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
     if tokenizer.config.get("padding_side") == "left":

@@ -10,13 +10,12 @@ import io
 import itertools
 import math
 import operator
-import os
 import re
 import struct
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,28 +26,10 @@ from headjax.storage.files import check_characters, first_line, parse_json, read
 from headjax.storage.hub import source_of
 from headjax.storage.paths import files_below, matches, size_of
 
-ROOT = "HEADJAX_DATA"
-"""Environment variable that names the folder in which data sets are looked for."""
-
-TEXT_SUFFIXES = (".md", ".txt")
-"""Suffixes of the files that are read when a folder of texts is named."""
-
+TEXT_SUFFIXES = (".md", ".txt")  # suffixes of the files that are read when a folder of texts is named
 
 BOOKKEEPING = ("dataset_dict.json", "dataset_info.json", "state.json")
 """Files in folders of the library `datasets` that hold no rows."""
-
-T = TypeVar("T")
-
-
-def search(task: str, names: Sequence[str], find: Callable[[Path], T | None], expected: str) -> T:
-    """Return what is found first in the folders of `ROOT` that may hold a data set."""
-    if not (root := os.environ.get(ROOT)):
-        raise DataError(f"{task}: set {ROOT} to the folder that holds {names[0]}, or give that one's path")
-    candidates = (find(source_of(root) / name) for name in names)
-    match = next((candidate for candidate in candidates if candidate is not None), None)
-    if match is None:
-        raise DataError(f"{task}: {ROOT} ({root}) has no folder {' or '.join(names)} with {expected}")
-    return match
 
 
 def find_files(path: str | Path, suffixes: tuple[str, ...] = TEXT_SUFFIXES) -> list[Path]:
@@ -84,9 +65,10 @@ def packed_or_plain(file: Path) -> Path | None:
 
 def visible(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, sorted, without hidden ones and what the library `datasets` keeps beside data."""
-    shown = (name.split("/") for name in files_below(folder))
-    parts = (each for each in shown if not any(part.startswith((".", "cache-")) for part in each))
-    return (folder.joinpath(*each) for each in parts if each[-1] not in BOOKKEEPING)
+    for name in files_below(folder):
+        parts = name.split("/")
+        if parts[-1] not in BOOKKEEPING and not any(part.startswith((".", "cache-")) for part in parts):
+            yield folder.joinpath(*parts)
 
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
@@ -94,8 +76,7 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 FOLDERS: Mapping[Split, tuple[str, ...]] = {"train": ("train",), "validation": ("validation", "val", "test")}
 """Names that the folder of a split may have."""
 
-MNIST = ("train", "t10k")
-"""First parts of the names of MNIST's files, by split."""
+MNIST = ("train", "t10k")  # first parts of the names of MNIST's files, by split
 
 
 class ImageRows(NamedTuple):
@@ -130,15 +111,15 @@ def image_rows(folder: Path) -> ImageRows:
         place = folder / f"{MNIST[1]}-labels-idx1-ubyte"
         raise DataError(f"{place}: label {largest}, but training has the {classes + 1} classes from 0")
     data = hashlib.sha256(b"".join(each.tobytes() for each in arrays[0])).hexdigest()[:16]
+
+    def row(images: np.ndarray, labels: np.ndarray, index: int) -> Row:
+        return Row(f"{folder}: image {index}", {"image": images[index], "label": int(labels[index])})
+
     rows: dict[Split, RowSource] = {
-        split: RowSource.by_number(functools.partial(_array_row, folder, *images), len(images[1]))
-        for split, images in zip(SPLITS, arrays, strict=True)
+        split: RowSource.by_number(functools.partial(row, *some), len(some[1]))
+        for split, some in zip(SPLITS, arrays, strict=True)
     }
     return ImageRows(rows, class_numbers(classes + 1), data, mnist=True)
-
-
-def _array_row(folder: Path, images: np.ndarray, labels: np.ndarray, index: int) -> Row:
-    return Row(f"{folder}: image {index}", {"image": images[index], "label": int(labels[index])})
 
 
 def _mnist(folder: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -167,15 +148,13 @@ def _folder_rows(root: Path) -> ImageRows:
     A folder with `validation` alone is one to judge on. Classes are numbered in the order of their names: as numbers if
     they all are, else as text. An image is read with its row.
     """
-    folders = {
-        split: next((root / name for name in names if (root / name).is_dir()), None) for split, names in FOLDERS.items()
-    }
-    if folders["validation"] is None:
-        missing = next(split for split, folder in folders.items() if folder is None)
+    there = {split: [root / name for name in names if (root / name).is_dir()] for split, names in FOLDERS.items()}
+    if not there["validation"]:
+        missing = next(split for split, folders in there.items() if not folders)
         raise DataError(f"{root}: no folder {' or '.join(FOLDERS[missing])} in it")
     classes: tuple[str, ...] = ()
     files: dict[Split, list[tuple[Path, int]]] = {}
-    for split, folder in ((split, folder) for split, folder in folders.items() if folder is not None):
+    for split, folder in ((split, folders[0]) for split, folders in there.items() if folders):
         names = sorted_names([child.name for child in _shown(folder) if child.is_dir()])
         if classes and names != classes:
             raise DataError(f"{folder}: its {len(names)} folders are not named like the {len(classes)} to train on")
@@ -184,7 +163,12 @@ def _folder_rows(root: Path) -> ImageRows:
         if not files[split]:
             raise DataError(f"{folder}: no images in its folders")
     listed = [(str(file.relative_to(root)), size_of(file), number) for file, number in files.get("train", ())]
-    rows = {split: RowSource.by_number(functools.partial(_file_row, some), len(some)) for split, some in files.items()}
+
+    def row(some: list[tuple[Path, int]], index: int) -> Row:
+        file, number = some[index]
+        return Row(str(file), {"image": pixels(read_bytes(file), str(file)), "label": number})
+
+    rows = {split: RowSource.by_number(functools.partial(row, some), len(some)) for split, some in files.items()}
     return ImageRows(rows, classes, hashlib.sha256(repr(listed).encode()).hexdigest()[:16])
 
 
@@ -194,11 +178,6 @@ def _shown(folder: Path) -> Iterator[Path]:
 
 def _images(folder: Path) -> list[Path]:
     return sorted(file for file in _shown(folder) if file.suffix.lower() in IMAGE_SUFFIXES)
-
-
-def _file_row(files: list[tuple[Path, int]], index: int) -> Row:
-    file, number = files[index]
-    return Row(str(file), {"image": pixels(read_bytes(file), str(file)), "label": number})
 
 
 def pixels(data: bytes, place: str) -> np.ndarray:
@@ -221,8 +200,7 @@ def whole_text(file: Path) -> Iterator[Row]:
 
 _ARTICLE = re.compile(r" = [^=\n].* = *$")
 
-LONGEST = 2**24
-"""Number of characters after which a blank line ends a document; after twice as many, any line does."""
+LONGEST = 2**24  # number of characters after which a blank line ends a document; after twice as many, any line does
 
 
 def articles(file: Path) -> Iterator[Row]:
@@ -253,9 +231,8 @@ def text_lines(file: Path) -> Iterator[Row]:
 def aligned_pairs(path: str, source: str, target: str) -> Iterator[Row]:
     """Yield the pairs of lines of `PATH.source` and `PATH.target`, each also packed; those with an empty side not."""
     files = []
-    for place in (f"{path}.{language}" for language in (source, target)):
-        file = packed_or_plain(source_of(place))
-        if file is None:
+    for place in (f"{path}.{source}", f"{path}.{target}"):
+        if (file := packed_or_plain(source_of(place))) is None:
             raise DataError(f"{place}: no such file, packed or not")
         files.append(file)
     number = 0
@@ -274,12 +251,8 @@ def questions(file: Path) -> Iterator[Row]:
     """Yield the questions of a SQuAD v1.1 file, with the fields of `QuestionForm`."""
     whole = parse_json(read_text(file), str(file))
     try:
-        rows = [
-            _question(file, paragraph["context"], entry)
-            for article in whole["data"]
-            for paragraph in article["paragraphs"]
-            for entry in paragraph["qas"]
-        ]
+        paragraphs = [paragraph for article in whole["data"] for paragraph in article["paragraphs"]]
+        rows = [_question(file, each["context"], entry) for each in paragraphs for entry in each["qas"]]
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{file}: not in SQuAD's format ({type(error).__name__}: {error})") from None
     if not rows:
@@ -300,8 +273,7 @@ def _question(file: Path, context: str, entry: Mapping[str, Any]) -> Row:
     return Row(place, values)
 
 
-CONLL = (".conll", ".bio", ".iob", ".iob2")
-"""Suffixes of files in CoNLL's format."""
+CONLL = (".conll", ".bio", ".iob", ".iob2")  # suffixes of files in CoNLL's format
 
 
 def tagged_words(file: Path) -> Iterator[Row]:
@@ -309,7 +281,8 @@ def tagged_words(file: Path) -> Iterator[Row]:
 
     Lines that begin with `-DOCSTART-` or `#` are left out.
     """
-    words: list[list[str]] = []
+    words: list[str] = []
+    tags: list[str] = []
     start = 0
     for number, line in enumerate(itertools.chain(read_lines(file), [""]), start=1):
         cells = line.split()
@@ -317,11 +290,11 @@ def tagged_words(file: Path) -> Iterator[Row]:
             if len(cells) < 2:
                 raise DataError(f"{file}: line {number}: expected a word and its tag, got {line.strip()!r}")
             start = start if words else number
-            words.append(cells)
+            words.append(cells[0])
+            tags.append(cells[-1])
         elif words and not cells:
-            tokens, tags = (tuple(cells[place] for cells in words) for place in (0, -1))
-            yield Row(f"{file}: line {start}", {"tokens": tokens, "tags": tags})
-            words = []
+            yield Row(f"{file}: line {start}", {"tokens": tuple(words), "tags": tuple(tags)})
+            words, tags = [], []
     if not start:
         raise DataError(f"{file}: no words with tags")
 

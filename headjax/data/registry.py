@@ -30,8 +30,7 @@ BOOKS = TfdsSource("pg19:0.1.1", BOTH, {"text": "book_text"})
 C4 = TfdsSource("c4/en:3.1.0", {"train": "train", "validation": "validation[:5000]"}, {"text": "text"})
 LM1B = TfdsSource("lm1b:1.1.0", TESTED, {"text": "text"})
 
-TEXTS = (".txt", ".md", ".tokens", ".raw")
-"""Suffixes of text files."""
+TEXTS = (".txt", ".md", ".tokens", ".raw")  # suffixes of text files
 
 PAIR_COLUMNS = {
     "text": ("sentence", "sentence1", "text", "text1", "premise", "question1"),
@@ -184,8 +183,7 @@ TRANSLATIONS = (
 # GLUE (Wang et al. 2019). Class numbers are those of Hugging Face's GLUE, so that published models fit.
 
 _ENTAILMENT = "entailment not_entailment"
-_OWN = FileLayout("train.tsv", "dev*.tsv")
-"""The layout of GLUE's own two files."""
+_OWN = FileLayout("train.tsv", "dev*.tsv")  # the layout of GLUE's own two files
 
 
 def _glue(

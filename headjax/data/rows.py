@@ -107,17 +107,13 @@ def fingerprint(rows: Sequence[Row]) -> str:
 
 # Documents, rows with a `text`, of which pieces are held out.
 
-COMPARED = 80
-"""Least number of characters of a repeated passage; shorter ones (headings, stock phrases) may recur."""
+COMPARED = 80  # least number of characters of a repeated passage; shorter ones (headings, stock phrases) may recur
 
 PIECE = 4000
 """Number of characters of a piece, the unit of the division; a short document is one piece, a long one several."""
 
-SMALLEST_PIECE = 200
-"""Least number of characters of a piece; small texts are cut into about twenty pieces."""
-
-LINES = 20
-"""Lines a paragraph above which a file is one of lines, not of paragraphs."""
+SMALLEST_PIECE = 200  # least number of characters of a piece; small texts are cut into about twenty pieces
+LINES = 20  # lines a paragraph above which a file is one of lines, not of paragraphs
 
 _WORD = re.compile(r"\w\w")
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n)+")
@@ -133,10 +129,14 @@ def hold_out_files(documents: Sequence[Row], fraction: float) -> Rows:
 
     Paragraphs of the held-out files that also occur in a training file are dropped.
     """
-    sides: tuple[list[Row], list[Row]] = ([], [])
-    for row in documents:
-        sides[text_hash(row.place) <= fraction].append(row)
-    return {"train": RowSource.of(sides[0]), "validation": RowSource.of(without_passages(sides[1], sides[0]))}
+    train = [row for row in documents if text_hash(row.place) > fraction]
+    known = {passage for row in train for passage in passages(row.values["text"])}
+    validation = []
+    for row in (row for row in documents if text_hash(row.place) <= fraction):
+        text = "".join(part for part in paragraphs(row.values["text"]) if known.isdisjoint(passages(part)))
+        if text.strip():
+            validation.append(document(row.place, text))
+    return {"train": RowSource.of(train), "validation": RowSource.of(validation)}
 
 
 def paragraphs(text: str) -> list[str]:
@@ -180,18 +180,6 @@ def passages(text: str) -> Iterator[str]:
                 yield plain
 
 
-def without_passages(documents: Iterable[Row], others: Iterable[Row]) -> list[Row]:
-    """Return the documents without paragraphs that share a passage with one of the others, and without empty ones."""
-    known = {passage for row in others for passage in passages(row.values["text"])}
-    kept = (
-        document(
-            row.place, "".join(part for part in paragraphs(row.values["text"]) if known.isdisjoint(passages(part)))
-        )
-        for row in documents
-    )
-    return [row for row in kept if row.values["text"].strip()]
-
-
 def hold_out_text(read: Callable[[Share], Iterable[Row]], fraction: float) -> dict[Split, RowSource]:
     """Divide documents into two sides, neither of which is kept in memory.
 
@@ -200,28 +188,24 @@ def hold_out_text(read: Callable[[Share], Iterable[Row]], fraction: float) -> di
     20 * `PIECE` characters. Held-out units with a passage that also occurs in the training text are dropped.
     Neighbouring pieces of the same side stay one document. The first host alone reads what is held out, from all text.
     """
-    size = _piece_size(read(Share()))
-    bound = _greatest_hash(read, size, fraction)
+    place, size = next(iter(read(Share()))).place, _piece_size(read(Share()))
+    bound = _greatest_hash(read, size, fraction, place)
 
-    def units(text: str) -> Iterator[tuple[bool, str]]:
-        """Yield every unit of a document, and before it whether it is held out."""
-        for piece in pieces(text, size):
+    def units(row: Row) -> Iterator[tuple[bool, str, list[bytes]]]:
+        """Yield whether each unit is held out, the unit, and its passages as hashes, which take less memory."""
+        for piece in pieces(row.values["text"], size):
             held_out = text_hash("".join(piece)) <= bound
-            yield from ((held_out, unit) for unit in piece)
+            for unit in piece:
+                marks = [hashlib.blake2b(passage.encode(), digest_size=8).digest() for passage in passages(unit)]
+                yield held_out, unit, marks
 
-    def marks(side: bool) -> Iterator[bytes]:
-        """Yield the passages of one side as hashes, which take less memory."""
-        for row in read(Share()):
-            yield from (
-                mark for held_out, unit in units(row.values["text"]) if held_out is side for mark in _hashes(unit)
-            )
+    def marks_of(side: bool) -> Iterator[bytes]:
+        rows = itertools.chain.from_iterable(map(units, read(Share())))
+        return (mark for held_out, _, marks in rows if held_out is side for mark in marks)
 
     def divided(side: bool, dropped: frozenset[bytes], share: Share) -> Iterator[Row]:
         for row in read(share):
-            kept = (
-                (held_out is side and dropped.isdisjoint(_hashes(unit)), unit)
-                for held_out, unit in units(row.values["text"])
-            )
+            kept = ((held_out is side and dropped.isdisjoint(marks), unit) for held_out, unit, marks in units(row))
             for is_kept, group in itertools.groupby(kept, key=lambda pair: pair[0]):
                 if is_kept and (text := "".join(unit for _, unit in group)).strip():
                     yield document(row.place, text)
@@ -229,17 +213,13 @@ def hold_out_text(read: Callable[[Share], Iterable[Row]], fraction: float) -> di
     def validation(share: Share) -> Iterator[Row]:
         if share.index:
             return
-        marks_held_out = frozenset(marks(True))
-        rows = divided(True, frozenset(mark for mark in marks(False) if mark in marks_held_out), Share())
+        held_out = frozenset(marks_of(True))
+        rows = divided(True, frozenset(mark for mark in marks_of(False) if mark in held_out), Share())
         if (first := next(rows, None)) is None:
-            raise DataError(f"{_name(read)}: all text held out for validation also occurs in the training text")
+            raise DataError(f"{place}: all text held out for validation also occurs in the training text")
         yield from (first, *rows)
 
     return {"train": RowSource(lambda share: divided(False, frozenset(), share)), "validation": RowSource(validation)}
-
-
-def _name(read: Callable[[Share], Iterable[Row]]) -> str:
-    return next(iter(read(Share()))).place
 
 
 def _piece_size(documents: Iterable[Row]) -> int:
@@ -252,7 +232,7 @@ def _piece_size(documents: Iterable[Row]) -> int:
     return min(PIECE, max(SMALLEST_PIECE, total // 20))
 
 
-def _greatest_hash(read: Callable[[Share], Iterable[Row]], size: int, fraction: float) -> float:
+def _greatest_hash(read: Callable[[Share], Iterable[Row]], size: int, fraction: float, place: str) -> float:
     """Return the greatest hash of a held-out piece: the fraction, or the value that leaves a piece on either side."""
     hashes: set[float] = set()
     low = 0
@@ -263,10 +243,6 @@ def _greatest_hash(read: Callable[[Share], Iterable[Row]], size: int, fraction: 
         if low and len(hashes) - low >= 2:
             return fraction
     if len(hashes) < 2:
-        raise DataError(f"{_name(read)}: too little text to hold some of it out for validation")
+        raise DataError(f"{place}: too little text to hold some of it out for validation")
     ordered = sorted(hashes)
     return min(max(fraction, ordered[0]), ordered[-2])
-
-
-def _hashes(unit: str) -> list[bytes]:
-    return [hashlib.blake2b(passage.encode(), digest_size=8).digest() for passage in passages(unit)]

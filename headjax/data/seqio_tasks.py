@@ -69,29 +69,21 @@ def _as_text(dataset: tf.data.Dataset, spec: TaskSpec) -> tf.data.Dataset:
 
 
 def _take(dataset: tf.data.Dataset, fields: Mapping[str, str]) -> tf.data.Dataset:
-    """Return the task's fields of TFDS's examples."""
+    """Return the task's fields of TFDS's examples, by their paths (`answers/text/0`)."""
+
+    def feature(example: Any, path: str) -> Any:
+        for part in path.split("/"):
+            example = example[int(part)] if part.isdecimal() else example[part]
+        return example
 
     def row(example: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        return {name: _feature(example, path) for name, path in fields.items()}
+        return {name: feature(example, path) for name, path in fields.items()}
 
     return dataset.map(row, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _feature(example: Any, path: str) -> Any:
-    for part in path.split("/"):
-        example = example[int(part)] if part.isdecimal() else example[part]
-    return example
-
-
 def _data_set(source: TfdsSource) -> seqio.TfdsDataSource:
     return seqio.TfdsDataSource(tfds_name=source.name, splits=dict(source.splits))
-
-
-def _row_task(source: TfdsSource) -> seqio.Task:
-    """Return the Task of a data set whose examples have the fields of rows, texts not tokenised."""
-    name = "headjax_" + "".join(c if c.isalnum() else "_" for c in source.name)
-    take = functools.partial(_take, fields=source.fields)
-    return seqio.Task(name, source=_data_set(source), preprocessors=[take], output_features={})
 
 
 def tfds_rows(spec: TaskSpec) -> Rows:
@@ -107,8 +99,12 @@ def _read(sources: Sequence[TfdsSource], split: Split, share: Share) -> Iterator
     part = seqio.ShardInfo(share.index, share.count) if share.count > 1 else None
     for source in sources:
         place = f"{source.name}: {source.splits[split]}"
+        name = "headjax_" + "".join(c if c.isalnum() else "_" for c in source.name)
+        take = functools.partial(_take, fields=source.fields)
         with _asking(place):
-            examples = _row_task(source).get_dataset(split=split, shuffle=False, shard_info=part)
+            # A Task, which also divides data sets that have fewer files than there are hosts.
+            task = seqio.Task(name, source=_data_set(source), preprocessors=[take], output_features={})
+            examples = task.get_dataset(split=split, shuffle=False, shard_info=part)
             for number, values in enumerate(examples.as_numpy_iterator()):
                 yield Row(f"{place}: example {number}", {name: _plain(value) for name, value in values.items()})
 

@@ -1,4 +1,4 @@
-"""What data a name or a path is, said once for every command: its task and form, columns, labels and splits."""
+"""The data that a name or a path stands for, alike for every command: its task and form, and a table's columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headjax.data.forms import Form, ImageForm, LabelledForm, TranslationForm
 from headjax.data.registry import PAIR_COLUMNS, TASKS
 from headjax.data.spec import TaskSpec
 from headjax.data.store import is_prepared, read_settings
-from headjax.data.tables import first_rows, has_lists, header, is_table, table_rows
+from headjax.data.tables import find_column, has_lists, header, is_number, is_table, names_of_columns, table_rows
 from headjax.storage.files import read_lines
 from headjax.storage.hub import source_of
 
@@ -39,37 +39,20 @@ TRAINED: Mapping[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Data that a name or a path stands for, see `resolve`; no row has been encoded.
-
-    Attributes:
-        text: the name or path.
-        task: the same with the name of its form, as `DataConfig.task` takes it.
-        spec: the record of its task, with its form.
-        path: path of its files; empty where they are looked for under HEADJAX_DATA, come from TFDS or with Python.
-        columns: columns of a table by field, where they are not found by the task's own names.
-        labels: names of its classes in the order of their numbers, as the model or the task has them.
-        whole: whether all rows are evaluated on, and none trained on.
-        prepared: whether the path is a folder that `headjax prepare` wrote.
-    """
+    """Data that a name or a path stands for, see `resolve`; no row has been encoded."""
 
     text: str
-    task: str
+    task: str  # the text with the name of its form, as `DataConfig.task` takes it
     spec: TaskSpec
-    path: str = ""
-    columns: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
-    labels: tuple[str, ...] = ()
-    whole: bool = False
-    prepared: bool = False
+    path: str = ""  # empty where the files are looked for under HEADJAX_DATA, come from TFDS or with Python
+    columns: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)  # of a table, by field
+    whole: bool = False  # all rows are evaluated on
+    prepared: bool = False  # the path is a folder that `headjax prepare` wrote
 
     @property
     def form(self) -> Form:
         """How rows are encoded, before lengths and classes are known."""
         return self.spec.form
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Splits that it may have; the files decide where there are both."""
-        return ("validation",) if self.whole else ("train", "validation")
 
     @property
     def has_classes(self) -> bool:
@@ -98,19 +81,14 @@ def resolve(
     whole: bool = False,
     labels: bool = True,
 ) -> Source:
-    """Return what data a name or a path is.
+    """Return what data a name or a path is; a `DataError` if there is no such task or path.
 
-    Args:
-        text: `NAME`; `NAME:PATH`; a file, a folder, a pattern or an address (`hf://`, `gs://`), whose form is
-            recognised; a folder that `headjax prepare` wrote; `all:FILE`, a whole text; `heldout:FILE`, its held-out
-            part; `translation:PATH:SOURCE-TARGET`; `wikitext2:FOLDER,context=1024`.
-        model: the model that reads it, whose output decides how labels are read.
-        columns: columns of a table with labels by field (`text`, `second`, `label`); None goes by their usual names.
-        whole: whether all of a text is evaluated on; all of a file of rows is.
-        labels: whether the rows of a table are read for the form of their labels; else it is a classification.
-
-    Raises:
-        DataError: no such task or path, or a table without the columns that are needed.
+    `text` is `NAME`; `NAME:PATH`; a file, a folder, a pattern or an address (`hf://`, `gs://`), whose form is
+    recognised; a folder that `headjax prepare` wrote; `all:FILE`, a whole text; `heldout:FILE`, its held-out part;
+    `translation:PATH:SOURCE-TARGET`; `wikitext2:FOLDER,context=1024`. The output of the `model` that reads it decides
+    how labels are read, and `columns` are those of a table with labels by field (`text`, `second`, `label`), where they
+    have other names than usual. A `whole` text is evaluated on, as all of a file of rows is. Without `labels` a table
+    is a classification, whatever its labels are.
     """
     part, _, path = text.partition(":")
     place = path if part in TASKS else text
@@ -137,7 +115,7 @@ def resolve(
     alone = bool(path) and not source_of(path).is_dir() and not isinstance(spec.form, ImageForm)
     divisible = spec.documents and bool(spec.own or spec.layouts)
     whole = (alone and not spec.documents) or (whole and divisible)
-    return Source(text, task, spec, path, columns or {}, classes_of(model) or spec.form.label_names, whole)
+    return Source(text, task, spec, path, columns or {}, whole)
 
 
 def resolve_training(
@@ -145,11 +123,7 @@ def resolve_training(
 ) -> Source:
     """Return what files to fine-tune a model on are, see `resolve`; the model decides which tasks are possible.
 
-    Args:
-        text: the name or path.
-        model: the model that is trained.
-        task: what to train for; None goes by the columns and the model.
-        columns: columns of a table by field; of translations `text` is the source and `label` the target.
+    Without a `task` the columns and the model decide. Of translations, `text` is the source and `label` the target.
     """
     possible = trained_tasks(model)
     if task is not None and task not in possible:
@@ -157,34 +131,28 @@ def resolve_training(
     columns = columns or {}
     if text.partition(":")[0] in TASKS or is_prepared(text):
         return resolve(text)
-    if "text" in possible and not columns and task in (None, "text"):
+    name, languages = task or ("classification" if columns else ""), ""
+    if possible in (("images",), ("translation",)):
+        name, languages = possible[0], f":{'-'.join(_languages(text, columns))}" if possible == ("translation",) else ""
+        columns = {}
+    elif "text" in possible and not columns and task in (None, "text"):
+        name = "text"
         if is_table(text) and "text" not in header(text):
-            needs = (
-                "a decoder is fine-tuned on text, or a table with a column `text`; --task classification for classes"
-            )
-            raise ColumnsError(f"{text}: {needs}", names_of_columns(text))
-        return _trained("text", text)
-    if possible == ("images",):
-        return _trained("images", text)
-    if possible == ("translation",):
-        return _trained("translation", text, suffix=f":{'-'.join(_languages(text, columns))}")
-    name = task or ("classification" if columns else recognise(text))
-    if name == "text" and is_table(first_file(text)):
-        labelled_form(first_file(text), {}, model)  # which says that there are no labels
-    if name == "text":
-        formats = "a table (.tsv, .csv, .json, .jsonl, .parquet), a file in CoNLL's format or SQuAD's JSON"
-        raise DataError(f"{text}: such a model is fine-tuned on {formats}")
-    if name in LABELLED and task is None:
-        columns = columns or table_columns(first_file(text))
-        name = labelled_form(first_file(text), columns, model, fresh=True)
-    if name not in possible:
-        raise DataError(f"{text}: holds {name}; this model can be fine-tuned for {', '.join(possible)}")
-    return _trained(name, text, columns)
-
-
-def _trained(name: str, path: str, columns: Mapping[str, str] = {}, suffix: str = "") -> Source:
-    task = f"{name}:{path}{suffix}"
-    return Source(path, task, _named(task)[0], path, columns)
+            needs = "a decoder is fine-tuned on text, or a table with a column `text`"
+            raise ColumnsError(f"{text}: {needs}; --task classification for classes", names_of_columns(text))
+    else:
+        name = name or recognise(text)
+        if name == "text" and is_table(first_file(text)):
+            labelled_form(first_file(text), {}, model)  # which says that there are no labels
+        if name == "text":
+            formats = "a table (.tsv, .csv, .json, .jsonl, .parquet), a file in CoNLL's format or SQuAD's JSON"
+            raise DataError(f"{text}: such a model is fine-tuned on {formats}")
+        if name in LABELLED and task is None:
+            columns = columns or table_columns(first_file(text))
+            name = labelled_form(first_file(text), columns, model, fresh=True)
+        if name not in possible:
+            raise DataError(f"{text}: holds {name}; this model can be fine-tuned for {', '.join(possible)}")
+    return resolve(f"{name}:{text}{languages}", columns=columns)
 
 
 def _languages(path: str, columns: Mapping[str, str]) -> Sequence[str]:
@@ -204,9 +172,6 @@ def trained_tasks(model: Model) -> tuple[str, ...]:
     if not possible:
         raise HeadjaxError("MODEL: encoders, decoders, encoder-decoders and vision models are fine-tuned on files")
     return possible
-
-
-# Names.
 
 
 def _named(task: str) -> tuple[TaskSpec, str]:
@@ -232,9 +197,6 @@ def check_task(task: str) -> None:
     if place != task or "/" in task or Path(task).suffix:
         raise DataError(f"{place}: no such file or folder")
     raise DataError(f"task: {unknown_name('task or file', task, TASKS)}")
-
-
-# Files.
 
 
 def recognise(path: str, *, labels: bool = True) -> str:
@@ -277,44 +239,14 @@ def table_columns(path: str | Path) -> dict[str, str]:
 
 
 def known_columns(names: tuple[str, ...], known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Return for every field the first of its known columns that a table has; nothing for a field without any.
-
-    Neither case nor blanks around a name count.
-    """
-    there = {name.strip().casefold(): name for name in reversed(names)}
-    columns = {field: next((there[one] for one in usual if one in there), "") for field, usual in known.items()}
-    return {field: column for field, column in columns.items() if column}
-
-
-SEEN = 64
-"""Rows of a table that are looked at to tell whether its first row is one of them."""
-
-
-def names_of_columns(path: str | Path) -> str:
-    """Return what to name as the columns of a table of labelled texts: numbers from 0 where it has no header.
-
-    It has none where the first row has a number, or in some column a text that other rows repeat there.
-    """
-    columns = [*zip(*first_rows(path, SEEN), strict=False)]
-    if len(columns) < 2 or not any(_is_number(first) or first in others for first, *others in columns):
-        return "TEXT,LABEL"
-    text = max(range(len(columns)), key=lambda i: sum(map(len, columns[i])))
-    label = min((i for i in range(len(columns)) if i != text), key=lambda i: (len({*columns[i]}), -i))
-    return f"{text},{label}"
-
-
-# Labels.
+    """Return for every field the first of its known columns that a table has; nothing for a field without any."""
+    return {field: column for field, usual in known.items() if (column := find_column(usual, names))}
 
 
 def classes_of(model: Model | None) -> tuple[str, ...]:
     """Return the names of a classifier's classes, or their numbers without names; empty for other models, and none."""
     output = getattr(getattr(model, "config", None), "task", None)
     return tuple(getattr(output, "names", ())) or class_numbers(getattr(output, "classes", 0))
-
-
-def _output_of(model: Model | None) -> str:
-    output = getattr(getattr(model, "config", None), "task", None)
-    return "" if output is None else kind_of(output)
 
 
 def labelled_form(
@@ -331,29 +263,22 @@ def labelled_form(
     if "label" not in columns:
         usual = ", ".join(PAIR_COLUMNS["label"])
         raise ColumnsError(f"{file}: no column of labels ({usual})", "TEXT,LABEL")
-    label, pairs, output = columns["label"], "second" in columns, _output_of(model)
+    label, pairs = columns["label"], "second" in columns
+    task = getattr(getattr(model, "config", None), "task", None)
+    output = "" if task is None else kind_of(task)
     if output == "multi_label" or has_lists(file, label):
         return "multi_label"
     found = {row.values["label"] for row in table_rows(file, {"label": label})}
     known = [one for one in found if not is_missing(one, numbers=True)]
-    real = any("." in one for one in known) and all(map(_is_number, known))
-    if any("," in one for one in known) and all(_is_number(one.replace(",", ".")) for one in known):
+    real = any("." in one for one in known) and all(map(is_number, known))
+    if any("," in one for one in known) and all(is_number(one.replace(",", ".")) for one in known):
         raise DataError(f"{file}: {label}: labels have decimal commas, such as {max(known, key=len)!r}; write points")
-    embeds = model is None or (kind_of(model.config) in ("encoder", "decoder") and output in EMBEDDING)
+    # Models of texts that make sentence vectors, or have nothing else to do.
+    embeds = model is None or (
+        kind_of(model.config) in ("encoder", "decoder") and output in ("no_task", "sentence_similarity")
+    )
     if embeds and pairs and (real or label == "score"):
         return "similarity"
     if output == "regression" or (real and (fresh or not classes_of(model))):
         return "regression"
     return "pairs" if pairs else "classification"
-
-
-EMBEDDING = ("no_task", "sentence_similarity")
-"""Outputs of models of texts that make sentence vectors, or have nothing else to do."""
-
-
-def _is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True

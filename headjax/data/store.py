@@ -1,142 +1,45 @@
-"""Records in memory, or in a prepared folder: shards that several hosts write together and training reads by index.
+"""Prepared folders: shards of records that several hosts write together and training reads by index.
 
 `manifest.json` has the settings. A shard is an ArrayRecord file whose records are safetensors files of arrays; beside
-it lies a JSON file with its numbers of tokens and its counts. A host that has finished lists its shards in
-`host-I-of-N.json`.
+it lies a JSON file with its numbers of tokens and its counts. A shard gets its name when it is complete, so the folder
+itself says what is left to do. A host that has finished lists its shards in `host-I-of-N.json`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
+import functools
 import json
 import tempfile
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.numpy
 
-from headjax.core.errors import DataError
-from headjax.core.serialize import from_data, to_data
+from headjax.core.errors import DataError, require
+from headjax.core.progress import Progress, Update, silent
+from headjax.core.serialize import dumps, from_data, to_data
 from headjax.core.share import Share
-from headjax.data.examples import ExampleSource, Mapped, Records, TaskData, each
-from headjax.data.forms.form import MISSING, Form, Seed
+from headjax.data.examples import Mapped, Records, TaskData, each
+from headjax.data.forms.form import Form, Stored, checked, data_hash, record_sizes, task_data, totals
 from headjax.data.forms.images import ImageForm
 from headjax.data.registry import TASKS
-from headjax.data.rows import SPLITS, Row, Split, fingerprint
+from headjax.data.rows import SPLITS, Rows, RowSource, Split, chunks, fingerprint
+from headjax.storage.directories import hold
+from headjax.storage.failures import writing
 from headjax.storage.files import first_line, parse_json, write_file
 from headjax.storage.hub import source_of
-from headjax.storage.paths import copy_file, is_bucket
+from headjax.storage.paths import copy_file, is_bucket, path_of
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
 
-READ_AHEAD = 8
-"""Threads that read training batches ahead from a bucket, where each example is a request to the service."""
-
-
-# In memory.
-
-
-class Stored(NamedTuple):
-    """The records of a split, in memory or on disk, with their numbers of tokens."""
-
-    records: Records
-    sizes: np.ndarray
-    counts: Mapping[str, Any]
-
-
-def load_rows(
-    form: Form,
-    rows: Mapping[Split, Sequence[Row]],
-    tokenizer: Tokenizer | None,
-    info: Mapping[str, Any],
-    metrics: Sequence[str] = (),
-    seed: Seed = (0,),
-) -> TaskData:
-    """Encode rows in memory and return them as a task's data."""
-    known = checked(form, tokenizer)
-    splits: dict[Split, Stored] = {}
-    label = ""
-    for split, some in rows.items():
-        records, counts = form.encode(known, some, split, seed)
-        if some and not len(records):
-            raise DataError(form.nothing(split, counts, some[0].place))
-        splits[split] = Stored(records, record_sizes(form, records), totals([(len(records), counts)]))
-        label = next((row.columns["label"] for row in some if "label" in row.columns), label)
-    data = data_hash(form, tokenizer, seed, fingerprint(rows.get("train", ())))
-    return task_data(form, tokenizer, splits, {"data": data, **info}, metrics, label=label)
-
-
-def checked(form: Form, tokenizer: Tokenizer | None) -> Tokenizer:
-    """Return the tokenizer if it suits a form; None for a form without text."""
-    if form.reads_text:
-        if tokenizer is None:
-            raise DataError("tokenizer: text needs one")
-        form.check(tokenizer)
-    return cast(Tokenizer, tokenizer)
-
-
-def data_hash(form: Form, tokenizer: Tokenizer | None, seed: Any, rows: Any) -> str:
-    """Return the hash of everything that examples depend on, which checkpoints hold."""
-    parts = [to_data(form), tokenizer.fingerprint if tokenizer else "", seed, rows]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-def task_data(
-    form: Form,
-    tokenizer: Tokenizer | None,
-    splits: Mapping[Split, Stored],
-    info: Mapping[str, Any],
-    metrics: Sequence[str] = (),
-    threads: int = 0,
-    label: str = "",
-) -> TaskData:
-    """Return records, wherever they are stored, as a task's data; `label` is the column of the labels of a table."""
-    missing = {split: stored.counts[MISSING] for split, stored in splits.items() if MISSING in stored.counts}
-    if missing:
-        some = (f"{count:,} of {count + len(splits[split].records):,} in {split}" for split, count in missing.items())
-        where = f" in the column {label}" if label else ""
-        text = f"rows without a label{where} (blank, null, - or -1) are left out, {', '.join(some)}"
-        warnings.warn(f"{info.get('text', info.get('task', ''))}: {text}", UserWarning, stacklevel=2)
-    known = cast(Tokenizer, tokenizer)
-    sources: dict[Split, ExampleSource] = {
-        split: form.examples(known, stored.records, stored.sizes, split) if len(stored.records) else ()
-        for split, stored in splits.items()
-    }
-    described: dict[str, Any] = {**info, **{split: dict(stored.counts) for split, stored in splits.items()}}
-    described |= {"tokenizer": tokenizer.fingerprint} if tokenizer is not None else {}
-    described |= {"labels": [*form.label_names]} if form.label_names else {}
-    if protocol := form.protocol(known, splits["validation"].counts):
-        described["protocol"] = protocol
-    validation = sources["validation"]
-    measured = form.measured(metrics, splits["validation"].counts, validation)
-    return TaskData(tokenizer, sources.get("train", ()), validation, described, measured, threads)
-
-
-def record_sizes(form: Form, records: Records) -> np.ndarray:
-    """Return the numbers of tokens, int32 `[records]`."""
-    return np.asarray([form.tokens(record) for record in each(records)], np.int32)
-
-
-def totals(parts: Iterable[tuple[int, Mapping[str, int]]]) -> dict[str, Any]:
-    """Return the sums of examples and counts, with words and bytes per token where they are known."""
-    total: dict[str, Any] = {"examples": 0}
-    for examples, counts in parts:
-        for name, count in {"examples": examples, **counts}.items():
-            total[name] = total.get(name, 0) + count
-    for name in ("words", "bytes"):
-        if name in total and total.get("tokens"):
-            total[f"{name}_per_token"] = total[name] / total["tokens"]
-    return total
-
-
-# On disk.
+READ_AHEAD = 8  # threads that read training batches ahead from a bucket, where each example is a request to the service
+SHARD_BYTES = 2**25  # default size of the rows of one shard in bytes, approximately
 
 
 class Shard(NamedTuple):
@@ -164,15 +67,15 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A prepared folder, whose hosts may not all have finished."""
+    """A prepared folder; the hosts that have not finished, and the number of shards that were written now."""
 
     folder: Path
     settings: Settings
     shards: tuple[Shard, ...]
     waiting: tuple[int, ...] = ()
+    written: int = 0
 
     def of(self, split: str) -> list[Shard]:
-        """Return the shards of a split."""
         return [shard for shard in self.shards if shard.split == split]
 
     def counts(self, split: str) -> dict[str, Any]:
@@ -189,18 +92,13 @@ class Prepared:
             source: Any = grain.sources.ArrayRecordDataSource(paths) if paths else ()
             if len(source) != len(sizes):
                 raise ValueError(f"its shards hold {len(source):,} of {len(sizes):,} records")
-        return Stored(ShardRecords(source, safetensors.numpy.load, self.folder), sizes, self.counts(split))
+        records = Mapped(range(len(source)), functools.partial(_record, source, self.folder))
+        return Stored(records, sizes, self.counts(split))
 
 
-@dataclasses.dataclass(frozen=True)
-class ShardRecords(Mapped):
-    """Records on disk, read when they are asked for."""
-
-    folder: Path
-
-    def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
-        with _reading(self.folder):
-            return super().__getitem__(index)
+def _record(source: Any, folder: Path, index: int) -> dict[str, np.ndarray]:
+    with _reading(folder):
+        return safetensors.numpy.load(source[index])
 
 
 @contextlib.contextmanager
@@ -230,8 +128,6 @@ def has_tokenizer(folder: Path) -> bool:
 def read_settings(folder: Path) -> Settings:
     """Return the settings of a prepared folder."""
     file = folder / MANIFEST
-    if not file.is_file():
-        raise DataError(f"{folder}: no {MANIFEST}, not a folder that `headjax prepare` wrote")
     return from_data(Settings, parse_json(file.read_bytes(), str(file)), str(file))
 
 
@@ -241,20 +137,21 @@ def open_prepared(folder: Path) -> Prepared:
     files = [folder / host_file(Share(index, settings.hosts)) for index in range(settings.hosts)]
     waiting = tuple(index for index, file in enumerate(files) if not file.is_file())
     names = [name for file in files if file.is_file() for name in parse_json(file.read_bytes(), str(file))]
-    shards = {name: read_shard(folder / name) for name in sorted(names)}
-    missing = next((name for name, shard in shards.items() if shard is None), None)
-    if missing is not None:
-        raise DataError(f"{folder / missing}: missing or damaged; prepare again")
-    return Prepared(folder, settings, tuple(shard for shard in shards.values() if shard is not None), waiting)
+    shards: list[Shard] = []
+    for name in sorted(names):
+        if (shard := read_shard(folder / name)) is None:
+            raise DataError(f"{folder / name}: missing or damaged; prepare again")
+        shards.append(shard)
+    return Prepared(folder, settings, tuple(shards), waiting)
 
 
 def load_prepared(
-    folder: Path, task: str, tokenizer: Tokenizer | None, fields: Mapping[str, Any], by: Mapping[str, Any]
+    folder: Path, task: str, tokenizer: Tokenizer | None, fields: Mapping[str, Any], preprocessing: Mapping[str, Any]
 ) -> TaskData:
     """Return a prepared task: training examples are read from disk, validation examples are in memory.
 
-    `task` is its name, or empty for any; `wanted` are fields of the form that the folder must have been prepared with.
-    Images are preprocessed `by` what a model's files say, at the size of the shards.
+    `task` is its name, or empty for any; `fields` of the form are those that the folder must have been prepared with.
+    Images are preprocessed as a model's files say, at the size of the shards.
     """
     prepared = open_prepared(folder)
     settings, form = prepared.settings, prepared.settings.form
@@ -276,7 +173,7 @@ def load_prepared(
     info = {"text": str(folder), "task": settings.task, "data": data}
     metrics = TASKS[settings.task].metrics if settings.task in TASKS else ()
     if isinstance(form, ImageForm):
-        form = form.preprocessed(by, stored=True)
+        form = form.preprocessed(preprocessing, stored=True)
     train, validation = (prepared.stored(split) for split in SPLITS)
     validation = validation._replace(records=[*each(validation.records)])
     threads = READ_AHEAD if is_bucket(folder) else 0
@@ -285,6 +182,8 @@ def load_prepared(
 
 def write_shard(folder: Path, shard: Shard, records: Records) -> None:
     """Write a shard, which gets its name when it and the file beside it are complete."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
     path = folder / shard.name
     described = {**shard._asdict(), "sizes": shard.sizes.tolist()}
     with tempfile.TemporaryDirectory() as temporary:
@@ -293,7 +192,9 @@ def write_shard(folder: Path, shard: Shard, records: Records) -> None:
         try:
             path.unlink(missing_ok=True)  # one of other rows, which the file beside it would describe wrongly
             write_file(path.with_suffix(".json"), json.dumps(described, default=int).encode())
-            _write_records(partial, records)
+            with contextlib.closing(ArrayRecordWriter(str(partial), "group_size:1")) as writer:  # read one by one
+                for record in each(records):
+                    writer.write(safetensors.numpy.save({name: np.ascontiguousarray(a) for name, a in record.items()}))
             if is_bucket(path):
                 copy_file(partial, path)
             else:
@@ -305,17 +206,6 @@ def write_shard(folder: Path, shard: Shard, records: Records) -> None:
             partial.unlink(missing_ok=True)
 
 
-def _write_records(file: Path, records: Records) -> None:
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    writer = ArrayRecordWriter(str(file), "group_size:1")  # records are read one by one
-    try:
-        for record in each(records):
-            writer.write(safetensors.numpy.save({name: np.ascontiguousarray(a) for name, a in record.items()}))
-    finally:
-        writer.close()
-
-
 def read_shard(path: Path) -> Shard | None:
     """Return the description of a shard that is complete, by the file beside it; None for any other."""
     file = path.with_suffix(".json")
@@ -324,3 +214,79 @@ def read_shard(path: Path) -> Shard | None:
     except (OSError, DataError):
         return None
     return data and Shard(**{**data, "sizes": np.asarray(data["sizes"], np.int32)})
+
+
+def prepare(
+    name: str,
+    form: Form,
+    splits: Rows,
+    tokenizer: Tokenizer | None,
+    out: str | Path,
+    *,
+    source: str = "",
+    host: Share = Share(),
+    shard_bytes: int = SHARD_BYTES,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Prepared:
+    """Write a task as shards of records, with a manifest and the tokenizer.
+
+    If the call is interrupted (a full disk, a signal, a bad row), complete shards stay, and the same call writes the
+    others, and those whose rows have changed. Of several hosts each makes the same call with its own number, on a
+    folder that all of them see, and reads and writes its share of the rows; the last of them finishes the folder.
+    """
+    require(seed >= 0, "seed", f"must not be negative, got {seed}")
+    known = checked(form, tokenizer if form.reads_text else None)
+    made_by = known.fingerprint if known else ""
+    settings = Settings(name, form, source, made_by, shard_bytes, seed, host.count)
+    folder = path_of(out).expanduser()
+    _check_folder(folder, settings)
+    with hold(folder, f".{host_file(host)}.lock"):
+        with writing(folder):
+            if not (folder / MANIFEST).is_file():
+                write_file(folder / MANIFEST, dumps(settings).encode())
+            if known and not has_tokenizer(folder):
+                known.save(folder / TOKENIZER)
+            (folder / host_file(host)).unlink(missing_ok=True)  # its shards may change now
+        shards: list[tuple[Shard, bool]] = []
+        for split in (split for split in SPLITS if split in splits):
+            with progress(f"preparing {split}", splits[split].count // host.count, "row") as bar:
+                written = [*_shards(folder, settings, known, splits[split], split, host, bar)]
+            if host.count == 1 and not any(shard.sizes.size for shard, _ in written):
+                raise DataError(form.nothing(split, written[0][0].counts if written else {}, source or name))
+            shards += written
+        write_file(folder / host_file(host), json.dumps([shard.name for shard, _ in shards]).encode())
+    return dataclasses.replace(open_prepared(folder), written=sum(new for _, new in shards))
+
+
+def _shards(
+    folder: Path, settings: Settings, known: Tokenizer, source: RowSource, split: Split, host: Share, bar: Update
+) -> Iterator[tuple[Shard, bool]]:
+    """Yield a host's shards of a split, and whether each was written now."""
+    form, read = settings.form, 0
+    for number, rows in enumerate(chunks(source.rows(host), settings.shard_bytes)):
+        bar(read := read + len(rows), {})
+        place = number * host.count + host.index  # of N hosts each has every N-th number
+        path = folder / f"{split}-{place:05d}.array_record"
+        before, digest = read_shard(path), fingerprint(rows)
+        shard = before
+        if shard is None or shard.rows != digest:
+            records, counts = form.encode(known, rows, split, (settings.seed, SPLITS.index(split), place))
+            shard = Shard(path.name, split, counts, digest, record_sizes(form, records))
+            write_shard(folder, shard, records)
+        yield shard, shard is not before
+
+
+def _check_folder(folder: Path, settings: Settings) -> None:
+    """Raise `DataError` if a folder has other content, or another preparation."""
+    # Other hosts may begin meanwhile, and write the manifest before all else: it is looked for last.
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if (folder / MANIFEST).is_file():
+        described = (to_data(each) for each in (read_settings(folder), settings))
+        before, now = ({**data.pop("form"), **data} for data in described)
+        for name in {**before, **now}:
+            if (was := before.get(name)) != now.get(name):
+                change = f"{name} was {was!r} and is {now.get(name)!r} now"
+                raise DataError(f"{folder}: holds another preparation, {change}; choose another folder")
+    elif any(not name.startswith(".") for name in names) or (folder.exists() and not folder.is_dir()):
+        raise DataError(f"{folder}: not empty, and not prepared by this command; choose another folder")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,14 +18,12 @@ from headjax.data.examples import Drawn, ExampleSource, Padded, by_length
 if TYPE_CHECKING:
     import grain
 
-WINDOW = 64
-"""Number of batches whose examples are sorted by length together."""
+WINDOW = 64  # number of batches whose examples are sorted by length together
 
 LABELS = frozenset({"labels", "next_sentence_label", "start_positions", "end_positions"})
 """Names of batch entries that hold targets."""
 
 
-@dataclasses.dataclass(frozen=True)
 class _SortedBatches:
     """The endless stream of examples with `bounds`: examples by position, each padded like its batch.
 
@@ -35,10 +32,10 @@ class _SortedBatches:
     alone.
     """
 
-    rows: Padded
-    order: Any
-    batch_size: int
-    seed: int
+    def __init__(self, rows: Padded, order: Any, batch_size: int, seed: int) -> None:
+        self.rows, self.order, self.batch_size, self.seed = rows, order, batch_size, seed
+        self.ends = rows.ends(rows.bounds)
+        self.window = functools.lru_cache(maxsize=4)(self._sorted)  # neighbouring examples are of the same window
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -46,17 +43,9 @@ class _SortedBatches:
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:
         batch, place = divmod(index, self.batch_size)
         window, number = divmod(batch, WINDOW)
-        examples = self._window(window)[number]
-        end = self._ends[np.searchsorted(self._ends, self.rows.lengths[examples].max())]
+        examples = self.window(window)[number]
+        end = self.ends[np.searchsorted(self.ends, self.rows.lengths[examples].max())]
         return self.rows.padded(int(examples[place]), int(end))
-
-    @functools.cached_property
-    def _ends(self) -> np.ndarray:
-        return self.rows.ends(self.rows.bounds)
-
-    @functools.cached_property
-    def _window(self) -> Callable[[int], np.ndarray]:
-        return functools.lru_cache(maxsize=4)(self._sorted)  # neighbouring examples are of the same window
 
     def _sorted(self, number: int) -> np.ndarray:
         """Return the example numbers of one window, `[window, batch_size]`."""
@@ -84,7 +73,6 @@ def train_iterator(
     require(divides, "batch_size", f"{batch_size} examples do not divide into {share.count} shares")
     order = grain.MapDataset.range(len(source)).seed(seed).shuffle().repeat()
     if isinstance(source, Padded) and source.bounds:
-        source.ends(source.bounds)  # wrong ones are an error here
         stream = grain.MapDataset.source(_SortedBatches(source, order, batch_size, seed))
     elif isinstance(source, Drawn):
         stream = order.random_map(source.draw)

@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from headjax.core.errors import DataError
 from headjax.core.fields import unknown_name
@@ -21,29 +21,19 @@ from headjax.data.rows import Row
 from headjax.storage.files import check_characters, first_line, parse_json, read_lines, read_text, reading
 from headjax.storage.hub import source_of
 
-DELIMITED = (".csv", ".tsv", ".txt")
-"""Suffixes of tables of cells; the others are of named values."""
-
+DELIMITED = (".csv", ".tsv", ".txt")  # suffixes of tables of cells; the others are of named values
 ARROW = (".parquet", ".arrow")
-SUFFIXES = (*DELIMITED, ".json", ".jsonl", *ARROW)
-"""Suffixes of tables."""
-
-ROWS = 1024
-"""Rows of a Parquet file that are read at a time."""
-
+SUFFIXES = (*DELIMITED, ".json", ".jsonl", *ARROW)  # suffixes of tables
+ROWS = 1024  # rows of a Parquet file that are read at a time
+SEEN = 64  # rows of a table that are looked at to tell whether its first row is one of them
+CELL = 2**31 - 1  # most characters of a cell of a CSV file
 _DOUBLED = '""'
-CELL = 2**31 - 1
-"""Most characters of a cell of a CSV file."""
 
 Columns = Mapping[str, str]
 """For each field of the rows its column: a name in the header, a key, or a number from 0 for a file without header."""
 
-
-class Table(NamedTuple):
-    """A table as it is read: the names of its columns, and its rows, each with its number from 1 and its cells."""
-
-    names: tuple[str, ...]
-    rows: Iterator[tuple[int, Mapping[str, Any]]]
+Table = tuple[tuple[str, ...], Iterator[tuple[int, Mapping[str, Any]]]]
+"""A table as it is read: the names of its columns, and its rows, each with its number from 1 and its cells."""
 
 
 def is_table(path: str | Path) -> bool:
@@ -70,6 +60,7 @@ def table_rows(path: str | Path, columns: Columns, *, lists: Collection[str] = (
                 raise DataError(f"{file}: {unknown_name('column', column, names)}")
             if names.count(column) > 1:
                 raise DataError(f"{file}: {names.count(column)} columns are named {column!r}")
+        number = 0
         for number, cells in rows:
             place = f"{file}: row {number}"
             values: dict[str, Any] = {}
@@ -84,29 +75,59 @@ def table_rows(path: str | Path, columns: Columns, *, lists: Collection[str] = (
                 else:
                     values[field] = tuple(_text(cell, where, may_miss=True).split())
             yield Row(place, values, columns)
+        if not number:
+            raise DataError(f"{file}: no rows")
 
 
 def header(path: str | Path) -> tuple[str, ...]:
     """Return the names of a table's columns: its first row, or the keys of its first object."""
-    with _opened(source_of(path)) as table:
-        return table.names
+    with _opened(source_of(path)) as (names, _):
+        return names
 
 
-def first_rows(path: str | Path, count: int) -> list[list[str]]:
-    """Return the cells of the first rows of a CSV or TSV file, its header among them; none of other tables."""
+def find_column(names: Iterable[str], header: Collection[str]) -> str:
+    """Return the column of a table that has one of some names, the first that is there; empty if none is.
+
+    Neither case nor blanks around a name count.
+    """
+    columns = {name.strip().casefold(): name for name in reversed([*header])} | {name: name for name in header}
+    return next((columns[key] for name in names for key in (name, name.casefold()) if key in columns), "")
+
+
+def names_of_columns(path: str | Path) -> str:
+    """Return what to name as the columns of a table of labelled texts: numbers from 0 where it has no header.
+
+    It has none where the first row has a number, or in some column a text that other rows repeat there.
+    """
     file = source_of(path)
-    return [cells for _, cells in itertools.islice(_cells(file), count)] if suffix_of(file) in DELIMITED else []
+    rows = itertools.islice(_cells(file), SEEN) if suffix_of(file) in DELIMITED else ()
+    columns = [*zip(*(cells for _, cells in rows), strict=False)]
+    if len(columns) < 2 or not any(is_number(first) or first in others for first, *others in columns):
+        return "TEXT,LABEL"
+    text = max(range(len(columns)), key=lambda i: sum(map(len, columns[i])))
+    label = min((i for i in range(len(columns)) if i != text), key=lambda i: (len({*columns[i]}), -i))
+    return f"{text},{label}"
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def has_lists(path: str | Path, column: str) -> bool:
     """Return whether a column of a table holds lists."""
-    with _opened(source_of(path), [column]) as table:
-        return any(isinstance(cells.get(column), list) for _, cells in itertools.islice(table.rows, 1))
+    with _opened(source_of(path), [column]) as (_, rows):
+        _, cells = next(rows, (0, {}))
+        return isinstance(cells.get(column), list)
 
 
 @contextlib.contextmanager
 def _opened(file: Path, columns: list[str] | None = None) -> Iterator[Table]:
-    """Open a table that has rows; of Parquet only the wanted columns are read."""
+    """Open a table; of Parquet only the wanted columns are read."""
     suffix = suffix_of(file)
     if suffix not in SUFFIXES:
         raise DataError(f"{file}: a table's name ends in one of {', '.join(SUFFIXES)}, also with .gz")
@@ -114,21 +135,21 @@ def _opened(file: Path, columns: list[str] | None = None) -> Iterator[Table]:
         with _arrow_table(file, columns) as table:
             yield table
         return
-    if suffix in DELIMITED:
-        cells = _cells(file)
-        if (first := next(cells, None)) is None:
-            raise DataError(f"{file}: no rows")
-        numbered = bool(columns) and all(column.isdecimal() for column in columns or ())
-        names = tuple(map(str, range(len(first[1])))) if numbered else tuple(first[1])
-        yield Table(names, _named(file, names, itertools.chain([first] if numbered else [], cells)))
-        return
-    objects = _objects(file)
-    if (first_object := next(objects, None)) is None:
+    rows: Iterator[tuple[int, Any]] = _cells(file) if suffix in DELIMITED else _objects(file)
+    if (first := next(rows, None)) is None:
         raise DataError(f"{file}: no rows")
-    yield Table(tuple(first_object[1]), itertools.chain([first_object], objects))
+    if suffix not in DELIMITED:
+        yield tuple(first[1]), itertools.chain([first], rows)
+        return
+    numbered = bool(columns) and all(column.isdecimal() for column in columns or ())
+    names = tuple(map(str, range(len(first[1])))) if numbered else tuple(first[1])
 
+    def by_name(number: int, cells: list[str]) -> tuple[int, dict[str, str]]:
+        if len(cells) != len(names):
+            raise DataError(f"{file}: row {number}: {len(cells)} cells where others have {len(names)}")
+        return number, dict(zip(names, cells, strict=True))
 
-# CSV and TSV.
+    yield names, itertools.starmap(by_name, itertools.chain([first] if numbered else [], rows))
 
 
 def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
@@ -178,23 +199,6 @@ def _inner_mark(file: Path, modified: float) -> str:
     return ""
 
 
-def _named(
-    file: Path, names: tuple[str, ...], rows: Iterable[tuple[int, list[str]]]
-) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield the rows' cells by name; a row with another number of cells is an error."""
-    none = True
-    for number, cells in rows:
-        none = False
-        if len(cells) != len(names):
-            raise DataError(f"{file}: row {number}: {len(cells)} cells where others have {len(names)}")
-        yield number, dict(zip(names, cells, strict=True))
-    if none:
-        raise DataError(f"{file}: no rows")
-
-
-# JSON, Parquet and Arrow.
-
-
 def _objects(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the objects of a JSON array or of JSON lines."""
     if suffix_of(file) == ".jsonl":
@@ -225,40 +229,35 @@ def _arrow_table(file: Path, columns: list[str] | None) -> Iterator[Table]:
             else:
                 batches = pyarrow.ipc.open_stream(stream)
                 schema = batches.schema
-            yield Table(tuple(schema.names), _records(file, schema, batches))
+            yield tuple(schema.names), _records(schema, batches)
         except pyarrow.ArrowException as error:
             raise DataError(f"{file}: cannot be read ({first_line(error)})") from None
 
 
-def _records(file: Path, schema: Any, batches: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _records(schema: Any, batches: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the rows of batches, classes by name, as the library `datasets` writes them beside the numbers."""
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    classes: dict[str, tuple[str, ...]] = {}
+    classes: dict[str, Mapping[int, str]] = {}
     for name in schema.names:
         feature = described.get(name, {})
         inner = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
-        classes[name] = tuple(inner.get("names") or ())
-    number = 0
+        classes[name] = dict(enumerate(inner.get("names") or ()))
+    number = itertools.count(1)
     for batch in batches:
         columns = {name: (batch.column(name), classes[name]) for name in batch.schema.names}
         for index in range(batch.num_rows):
-            number += 1
-            yield number, {name: _value(column[index], names) for name, (column, names) in columns.items()}
-    if not number:
-        raise DataError(f"{file}: no rows")
+            yield next(number), {name: _value(column[index], names) for name, (column, names) in columns.items()}
 
 
-def _value(cell: Any, classes: tuple[str, ...]) -> Any:
+def _value(cell: Any, classes: Mapping[int, str]) -> Any:
     """Return the value of a cell, classes by name; the cell itself where Python has no such value."""
-
-    def named(number: Any) -> Any:
-        return classes[number] if isinstance(number, int) and 0 <= number < len(classes) else number
-
     try:
         value = cell.as_py()
     except ValueError:  # times to the nanosecond
         return cell
-    return [named(number) for number in value] if isinstance(value, list) else named(value)
+    if not classes:
+        return value
+    return [classes.get(each, each) for each in value] if isinstance(value, list) else classes.get(value, value)
 
 
 def _text(value: Any, place: str, may_miss: bool = False) -> str:

@@ -1,15 +1,14 @@
 """Measures: outcomes per example, read off a model's outputs, and the metrics computed from them.
 
-Outcomes are traceable functions, so that they are computed on the device, batched over ablations
-(`headjax.ablate`) and sharded. Metrics are NumPy functions of the outcomes of all examples, so that the metric of any
-ablation, resample or pruned model follows from outcomes that were computed once.
+JAX can trace outcomes, so that they are computed on the device, batched over ablations (`headjax.ablate`) and sharded.
+Metrics are NumPy functions of the outcomes of all examples, so that the metric of any ablation, resample or pruned
+model follows from outcomes that were computed once.
 """
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -22,37 +21,14 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
 from headjax.data import metrics as formulas
 from headjax.data.examples import ExampleSource
+from headjax.models import tasks
 from headjax.models.config import Batch, ModelConfig, Output
 from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.inputs import batch_array
-from headjax.models.tasks import (
-    Classification,
-    DistilledClassification,
-    NoTask,
-    Pretraining,
-    Regression,
-    SentenceSimilarity,
-    TaskOutput,
-)
 
 Outcomes = Mapping[str, np.ndarray]
 """Arrays `[examples]` by name: those of `Measure.outcomes`, `loss` (summed over an example, nats) and `targets`."""
-
-Outcome = Callable[[Output, Batch], jax.Array]
-"""A function of a model's output and the batch that returns a number per example, `[batch]`; JAX can trace it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class OfModel:
-    """An outcome as a function of the model and the batch."""
-
-    outcome: Outcome
-
-    def __call__(self, model: Any, batch: Batch) -> jax.Array:
-        """Return a number per example, `[batch]`."""
-        return self.outcome(model(batch), batch)
-
 
 MeasureKind = Literal["binary", "graded", "sum", "corpus"]
 """The relation of a primary metric to the examples, which decides the paired test of a difference.
@@ -63,8 +39,7 @@ MeasureKind = Literal["binary", "graded", "sum", "corpus"]
 * `corpus`: a function of the outcomes of all examples together, such as a correlation.
 """
 
-SHOWN_RANKS = 5
-"""Greatest number of classes without top-5 accuracy."""
+SHOWN_RANKS = 5  # greatest number of classes without top-5 accuracy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +54,7 @@ class Measure(abc.ABC):
         return self.primary_metric not in ("loss", "perplexity", "word_perplexity", "bits_per_byte")
 
     takes: ClassVar[tuple[Any, ...]] = ()
-    """Outputs of models that can be measured, with the measure's classes if it has `names`."""
+    """Outputs of models that can be measured; empty for all. A measure with `names` needs as many classes."""
 
     def fit(self, config: ModelConfig) -> ModelConfig:
         """Return the config with an output for the task; a model without an output gets one without parameters."""
@@ -94,13 +69,18 @@ class Measure(abc.ABC):
             raise HeadjaxError(f"task: its classes are {', '.join(names)}; the model's are {', '.join(output.names)}")
         return config
 
-    def outcomes(self) -> Mapping[str, Outcome]:
-        """Return the functions of per-example outcomes by name."""
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the outcomes."""
+        return ()
+
+    def outcomes(self, output: Output, batch: Batch) -> Mapping[str, jax.Array]:
+        """Return a number per example, `[batch]`, for each of `columns`; JAX can trace it."""
         return {}
 
     def of_model(self) -> Mapping[str, OfModel]:
         """Return the outcomes as functions of a model and a batch, the metrics that `headjax.ablate` takes."""
-        return {name: OfModel(outcome) for name, outcome in self.outcomes().items()}
+        return {name: OfModel(self, name) for name in self.columns}
 
     @property
     def kind(self) -> MeasureKind:
@@ -120,12 +100,23 @@ class Measure(abc.ABC):
         return ()
 
     def together(self, example: Mapping[str, np.ndarray]) -> str | None:
-        """Return a text that is equal for examples that must stay together; None compares their inputs."""
+        """Return what examples have in common that `split_task` keeps together; None groups them by their inputs."""
         return None
 
     def values(self, outcomes: Outcomes) -> np.ndarray:
         """Return numbers `[examples]` whose mean is the primary metric, of the kinds `binary` and `graded`."""
         raise NotImplementedError(self.kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfModel:
+    """One outcome of a measure as a function of a model and a batch."""
+
+    measure: Measure
+    name: str
+
+    def __call__(self, model: Any, batch: Batch) -> jax.Array:  # [batch]
+        return self.measure.outcomes(model(batch), batch)[self.name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,15 +127,12 @@ class LanguageModelling(Measure):
     words_per_token: float = 1.0
     bytes_per_token: float = 1.0
 
+    kind = "sum"
+
     def fit(self, config: ModelConfig) -> ModelConfig:
-        output = getattr(config, "task", None)
-        if isinstance(output, TaskOutput):
+        if isinstance(getattr(config, "task", None), tasks.TaskOutput):
             raise misfit(config, "a language model's, logits of the next token")
         return config
-
-    @property
-    def kind(self) -> MeasureKind:
-        return "sum"
 
     def on(self, source: ExampleSource, counts: Mapping[str, Any]) -> Measure:
         ratios = {name: counts[name] for name in ("words_per_token", "bytes_per_token") if name in counts}
@@ -159,33 +147,37 @@ class LanguageModelling(Measure):
         }
 
 
-Metric = Callable[[np.ndarray, np.ndarray], float]
-"""A function of predicted and right values `[examples]` that returns a number."""
-
-CLASSIFICATION_METRICS: Mapping[str, Metric] = {
+METRICS: Mapping[str, Callable[..., float]] = {
     "accuracy": formulas.accuracy,
     "f1": formulas.f1,
     "macro_f1": formulas.macro_f1,
     "matthews": formulas.matthews,
+    "spearman": formulas.spearman,
+    "pearson": formulas.pearson,
 }
-"""Metrics of predicted and right classes; `f1` is that of class 1 unless a measure names another class."""
-
-REGRESSION_METRICS: Mapping[str, Metric] = {"spearman": formulas.spearman, "pearson": formulas.pearson}
+"""Functions of predicted and right classes, or numbers, `[examples]`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Classes(Measure):
-    """Metrics of a classification."""
+    """Metrics of a classification, those `chosen`; `f1` is that of the class `positive`."""
 
     primary_metric: str = "accuracy"
     names: tuple[str, ...] = ()
     chosen: tuple[str, ...] = ("accuracy",)
     positive: int = 1
 
-    takes = (Classification, DistilledClassification)
+    takes = (tasks.Classification, tasks.DistilledClassification)
+    columns = ("prediction", "label", "rank")
 
-    def outcomes(self) -> Mapping[str, Outcome]:
-        return {"prediction": predicted_class, "label": given_label, "rank": rank_of_label}
+    def outcomes(self, output: Output, batch: Batch) -> Mapping[str, jax.Array]:
+        logits, labels = output.require_logits(), batch_array(batch, "labels")  # [batch, classes], [batch]
+        right = jnp.take_along_axis(logits, jnp.maximum(labels, 0)[:, None], axis=1)
+        return {
+            "prediction": jnp.argmax(logits, axis=-1).astype(jnp.float32),
+            "label": labels.astype(jnp.float32),
+            "rank": (logits > right).sum(axis=1).astype(jnp.float32),  # the classes with a larger logit
+        }
 
     @property
     def kind(self) -> MeasureKind:
@@ -193,9 +185,8 @@ class Classes(Measure):
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         predicted, gold = outcomes["prediction"], outcomes["label"]
-        positive: Metric = functools.partial(formulas.f1, positive=self.positive)
-        known = {**CLASSIFICATION_METRICS, "f1": positive}
-        values = {name: known[name](predicted, gold) for name in self.chosen}
+        options = {"f1": {"positive": self.positive}}
+        values = {name: METRICS[name](predicted, gold, **options.get(name, {})) for name in self.chosen}
         if len(self.names) > SHOWN_RANKS:
             values["top5_accuracy"] = formulas.top_k_accuracy(outcomes["rank"], 5)
         return values
@@ -214,12 +205,13 @@ class Classes(Measure):
 
 @dataclasses.dataclass(frozen=True)
 class Numbers(Measure):
-    """Correlations of predicted with right numbers. Outcomes: `prediction` and `label`."""
+    """Correlations of predicted with right numbers."""
 
     primary_metric: str = "spearman"
     chosen: tuple[str, ...] = ("spearman", "pearson")
 
-    takes = (Regression,)
+    takes = (tasks.Regression,)
+    columns: ClassVar[tuple[str, ...]] = ("prediction", "label")
 
     def fit(self, config: ModelConfig) -> ModelConfig:
         output: Any = getattr(super().fit(config), "task", None)
@@ -227,11 +219,14 @@ class Numbers(Measure):
             raise misfit(config, "a regression of one number")
         return config
 
-    def outcomes(self) -> Mapping[str, Outcome]:
-        return {"prediction": predicted_number, "label": given_label}
+    def outcomes(self, output: Output, batch: Batch) -> Mapping[str, jax.Array]:
+        logits = output.require_logits()  # [batch, 1], or [batch] similarities of pairs
+        labels = batch_array(batch, "labels").astype(jnp.float32)
+        # The label of the rows that fill up a batch is a nan.
+        return {"prediction": logits.reshape(logits.shape[0]).astype(jnp.float32), "label": jnp.nan_to_num(labels)}
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
-        return {name: REGRESSION_METRICS[name](outcomes["prediction"], outcomes["label"]) for name in self.chosen}
+        return {name: METRICS[name](outcomes["prediction"], outcomes["label"]) for name in self.chosen}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,42 +237,20 @@ class Similarities(Numbers):
         if not embeds(config):
             raise misfit(config, "none, or a sentence_similarity, of an encoder or a decoder")
         plain: Any = config
-        return dataclasses.replace(plain, task=SentenceSimilarity()) if isinstance(plain.task, NoTask) else config
+        without = isinstance(plain.task, tasks.NoTask)
+        return dataclasses.replace(plain, task=tasks.SentenceSimilarity()) if without else config
 
 
 def embeds(config: ModelConfig) -> bool:
     """Return whether a model of texts makes sentence vectors, or has nothing else to do."""
-    output = getattr(config, "task", None)
-    return isinstance(config, EncoderConfig | DecoderConfig) and isinstance(output, NoTask | SentenceSimilarity)
-
-
-def predicted_class(output: Output, batch: Batch) -> jax.Array:
-    """Return the class of the largest logit, `[batch]`."""
-    return jnp.argmax(output.require_logits(), axis=-1).astype(jnp.float32)
-
-
-def rank_of_label(output: Output, batch: Batch) -> jax.Array:
-    """Return the number of classes with a larger logit than the right class, `[batch]`."""
-    logits = output.require_logits()
-    right = jnp.take_along_axis(logits, jnp.maximum(batch_array(batch, "labels"), 0)[:, None], axis=1)
-    return (logits > right).sum(axis=1).astype(jnp.float32)
-
-
-def predicted_number(output: Output, batch: Batch) -> jax.Array:
-    """Return the only logit, or the similarity of a pair, `[batch]`."""
-    logits = output.require_logits()
-    return logits.reshape(logits.shape[0]).astype(jnp.float32)
-
-
-def given_label(output: Output, batch: Batch) -> jax.Array:
-    """Return the label, `[batch]`; 0 at the rows that fill up a batch, whose label is a nan."""
-    return jnp.nan_to_num(batch_array(batch, "labels").astype(jnp.float32))
+    outputs = tasks.NoTask | tasks.SentenceSimilarity
+    return isinstance(config, EncoderConfig | DecoderConfig) and isinstance(getattr(config, "task", None), outputs)
 
 
 def misfit(config: ModelConfig, needed: str) -> HeadjaxError:
     """Return the error of a model whose output is for another task."""
     has = f"{kind_of(config)}{config.output_description()}"
-    fresh = isinstance(config, EncoderConfig) and isinstance(config.task, NoTask)
+    fresh = isinstance(config, EncoderConfig) and isinstance(config.task, tasks.NoTask)
     hint = "; headjax finetune trains an output" if fresh else ""
     return HeadjaxError(f"task: it needs another model output: {needed}; the model is: {has}{hint}")
 
@@ -288,10 +261,13 @@ class MaskedAndNext(Measure):
 
     primary_metric: str = "masked_accuracy"
 
-    takes = (Pretraining,)
+    takes = (tasks.Pretraining,)
+    columns = ("masked_right", "next_right")
 
-    def outcomes(self) -> Mapping[str, Outcome]:
-        return {"masked_right": masked_right, "next_right": next_right}
+    def outcomes(self, output: Output, batch: Batch) -> Mapping[str, jax.Array]:
+        next_sentence = jnp.argmax(output.require_logits("seq_relationship_logits"), axis=-1)
+        right = next_sentence == batch_array(batch, "next_sentence_label")
+        return {"masked_right": right_tokens(output, batch), "next_right": right.astype(jnp.float32)}
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         return {
@@ -300,13 +276,7 @@ class MaskedAndNext(Measure):
         }
 
 
-def masked_right(output: Output, batch: Batch) -> jax.Array:
-    """Return the number of masked tokens whose right token has the largest logit, `[batch]`."""
-    right = jnp.argmax(output.require_logits(), axis=-1) == batch_array(batch, "labels")  # -100 is no token
+def right_tokens(output: Output, batch: Batch) -> jax.Array:
+    """Return the number of tokens whose label has the largest logit, `[batch]`."""
+    right = jnp.argmax(output.require_logits(), axis=-1) == batch_array(batch, "labels")  # which -100 never is
     return right.sum(axis=1).astype(jnp.float32)
-
-
-def next_right(output: Output, batch: Batch) -> jax.Array:
-    """Return 1 if the next-sentence label has the larger logit, else 0, `[batch]`."""
-    logits = output.require_logits("seq_relationship_logits")
-    return (jnp.argmax(logits, axis=-1) == batch_array(batch, "next_sentence_label")).astype(jnp.float32)

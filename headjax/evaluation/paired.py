@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +19,7 @@ from headjax.heads.head_id import HeadId
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 
-RESAMPLES = 1000
-"""Number of bootstrap resamples, that of the paper's compare-mt."""
+RESAMPLES = 1000  # number of bootstrap resamples, that of the paper's compare-mt
 
 
 class Compared(NamedTuple):
@@ -30,8 +29,8 @@ class Compared(NamedTuple):
     second: Evaluation
     agreement: float | None
     measure: str
-    test: str
-    significance: Comparison | None
+    test: str = ""
+    significance: Comparison | None = None
 
 
 def compare(
@@ -47,25 +46,22 @@ def compare(
     if type(tasks[0].measure) is not type(tasks[1].measure):
         raise HeadjaxError(f"compare: {tasks[0].name} has different measures for the two models")
     measure, same = tasks[0].measure, _same_inputs(models)
-    buckets = buckets if same else ()
-    chosen: Any = {"limit": limit, "buckets": buckets}
+    chosen: Any = {"limit": limit, "buckets": buckets if same else ()}
 
     def measured(model: Model, task: Task, name: str) -> Evaluation:
         with progress(f"evaluating {name}", task.count_batches(batch_size, **chosen), "batch") as bar:
             return measure_task(model, task, batch_size=batch_size, progress=bar, **chosen)
 
     first, second = map(measured, models, tasks, ("MODEL", "OTHER"))
-    agreement, words = _agreement(models, tasks, first, second, limit, batch_size)
-    paired = same or "label" in first.outcomes
-    if not paired or not 2 <= first.examples == second.examples:
-        return Compared(first, second, agreement, words, "", None)
+    compared = Compared(first, second, *_agreement(models, tasks, first, second, limit, batch_size))
+    if not (same or "label" in first.outcomes) or not 2 <= first.examples == second.examples:
+        return compared
     name, test = paired_test(first.outcomes, measure, RESAMPLES)
-    return Compared(first, second, agreement, words, name, test(second.outcomes))
+    return compared._replace(test=name, significance=test(second.outcomes))
 
 
 def _same_inputs(models: tuple[Model, Model]) -> bool:
-    prints = [model.tokenizer.fingerprint if model.tokenizer is not None else "" for model in models]
-    return prints[0] == prints[1]
+    return len({model.tokenizer.fingerprint if model.tokenizer is not None else "" for model in models}) == 1
 
 
 def _agreement(
@@ -74,8 +70,9 @@ def _agreement(
     measure, other = tasks[0].measure, tasks[1].measure
     if isinstance(measure, Spans) and isinstance(other, Spans):
         ours, theirs = measure.answers(first.outcomes), other.answers(second.outcomes)
-        pairs = [(normalize_answer(ours[number]), normalize_answer(theirs[number])) for number in ours.keys() & theirs]
-        return float(np.mean([x == y for x, y in pairs])), "share of questions with equal answers"
+        pairs = ((ours[number].text, theirs[number].text) for number in ours.keys() & theirs)
+        equal = [normalize_answer(one) == normalize_answer(another) for one, another in pairs]
+        return float(np.mean(equal)), "share of questions with equal answers"
     if isinstance(measure, Classes | Numbers) and first.examples == second.examples:
         a, b = first.outcomes["prediction"], second.outcomes["prediction"]
         if isinstance(measure, Classes):
@@ -115,21 +112,18 @@ def head_effects(
     ablation: Ablation, measure: Measure, *, resamples: int = RESAMPLES, progress: Update | None = None
 ) -> HeadEffects:
     """Return the task's metrics under every ablation."""
-    baseline = _outcomes(ablation, ablation.baseline)
+    targets = {"targets": ablation.weights["loss"]}
+    baseline = ablation.baseline | targets
     by_head: dict[HeadId, dict[str, float]] = {}
     comparisons: dict[HeadId, Comparison] = {}
     test, compare = paired_test(baseline, measure, resamples)
     for i, head in enumerate(ablation.heads):
-        outcomes = _outcomes(ablation, {name: rows[i] for name, rows in ablation.ablated.items()})
+        outcomes = {name: rows[i] for name, rows in ablation.ablated.items()} | targets
         by_head[head] = metrics_of(measure, outcomes)
         comparisons[head] = compare(outcomes)
         if progress is not None:
             progress(i + 1, {})
     return HeadEffects(measure.primary_metric, metrics_of(measure, baseline), by_head, comparisons, test)
-
-
-def _outcomes(ablation: Ablation, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {**values, "targets": ablation.weights["loss"]}
 
 
 def paired_test(baseline: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callable[[Outcomes], Comparison]]:
@@ -157,16 +151,10 @@ def paired_test(baseline: Outcomes, measure: Measure, resamples: int) -> tuple[s
 
 
 class Comparison(NamedTuple):
-    """Result of a paired test.
-
-    Attributes:
-        difference: Metric of the changed model minus that of the baseline.
-        p_value: Probability of a difference at least as large if both were equally good.
-        low, high: 95 % confidence interval of the difference.
-    """
+    """Result of a paired test: the changed model's metric minus the baseline's, with its 95 % confidence interval."""
 
     difference: float
-    p_value: float
+    p_value: float  # probability of a difference at least as large if both were equally good
     low: float
     high: float
 

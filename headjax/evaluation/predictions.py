@@ -1,9 +1,9 @@
-"""Predictions of a model, example by example: classes, numbers, answers, translations, embeddings."""
+"""Predictions of a model, example by example: classes, numbers, answers, embeddings, translations with their BLEU."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -16,21 +16,23 @@ from headjax.data.config import DataConfig
 from headjax.data.examples import encode_prompted, encode_sequences, padding_id, sequences
 from headjax.data.files import find_files, text_lines
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, TagForm
+from headjax.data.forms.form import load_rows
+from headjax.data.forms.language import Translations
 from headjax.data.forms.questions import usual_stride
 from headjax.data.registry import PAIR_COLUMNS
 from headjax.data.rows import Row
-from headjax.data.source import classes_of, known_columns, names_of_columns, resolve
-from headjax.data.store import load_rows
+from headjax.data.source import classes_of, known_columns, resolve
 from headjax.data.stream import evaluation_batches
-from headjax.data.tables import has_lists, header, is_table, table_rows
-from headjax.evaluation.specs import SQUAD_LENGTH, Request, load_task
+from headjax.data.tables import has_lists, header, is_table, names_of_columns, table_rows
+from headjax.evaluation.specs import SQUAD_LENGTH, example_length, load_task
 from headjax.evaluation.structured import Spans
 from headjax.evaluation.task import Task, measure_of, measure_task
-from headjax.evaluation.translation import best_translations
+from headjax.models import generation
+from headjax.models.config import Batch
 from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoderConfig
-from headjax.models.generation import check_generative, check_room, new_tokens, prompt_batch
+from headjax.models.generation import tokenizer_of
 from headjax.models.model import Model
 from headjax.models.new_task import with_task
 from headjax.models.tasks import MultiLabel, Regression, SentenceSimilarity, Span, TokenClassification
@@ -40,8 +42,7 @@ from headjax.storage.hub import source_of
 
 Prediction = dict[str, Any]
 
-SHOWN_ROWS = 10
-"""Greatest number of examples without text that a warning lists."""
+SHOWN_ROWS = 10  # greatest number of examples without text that a warning lists
 
 
 class Inputs(NamedTuple):
@@ -58,18 +59,17 @@ class Inputs(NamedTuple):
     column: str = ""
 
     def first(self, limit: int) -> Inputs:
-        """Return the first texts; all of them if the limit is 0."""
-        columns = ("texts", "second", "given", "others")
-        fields: dict[str, Any] = {name: getattr(self, name)[: limit or None] for name in columns}
-        return self._replace(**fields)
+        end = limit or None
+        texts, second, given, others = self.texts[:end], self.second[:end], self.given[:end], self.others[:end]
+        return self._replace(texts=texts, second=second, given=given, others=others)
 
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "texts": (*PAIR_COLUMNS["text"], "source", "question", "query"),
+    "text": (*PAIR_COLUMNS["text"], "source", "question", "query"),
     "second": (*PAIR_COLUMNS["second"], "context"),
-    "given": (*PAIR_COLUMNS["label"], "target", "answer", "relevance"),
+    "label": (*PAIR_COLUMNS["label"], "target", "answer", "relevance"),
 }
-"""Columns of a table by the field that they fill: those that are evaluated, and those of other outputs."""
+"""Names of a table's columns by field: those that tables to evaluate on have, and those of other outputs."""
 
 
 def read_inputs(spec: str, columns: Mapping[str, str] | None = None) -> Inputs | None:
@@ -84,14 +84,14 @@ def read_inputs(spec: str, columns: Mapping[str, str] | None = None) -> Inputs |
     if path == spec and is_table(path) and not isinstance(form, TagForm | QuestionForm):
         inputs = _of_table(path, columns or {})
     elif source.spec.name == "text" and path:
-        inputs = Inputs([row.values["text"] for file in find_files(path) for row in text_lines(file)], [], [], [])
+        inputs = Inputs([row.values["text"] for file in find_files(path) for row in text_lines(file)])
     else:
         opened = DataConfig(task=spec, whole=bool(path) and source_of(path).is_file()).open()
         known = [name for name in opened.form.fields if name not in ("id", "start")]
         names = (known[0], known[1] if len(known) > 2 else "", known[-1] if len(known) > 1 else "")
         values = [row.values for row in opened.rows["validation"].rows()]
         texts, second, labels = ([_plain(row[name], name) for row in values if name in row] for name in names)
-        inputs = Inputs(texts, second, labels, [], isinstance(opened.form, RetrievalForm))
+        inputs = Inputs(texts, second, labels, retrieval=isinstance(opened.form, RetrievalForm))
     if not inputs.texts:
         raise DataError(f"{spec}: there are no texts in it")
     where = f" in the column {inputs.column}" if inputs.column else ""
@@ -105,18 +105,16 @@ def read_inputs(spec: str, columns: Mapping[str, str] | None = None) -> Inputs |
 def _of_table(path: str, columns: Mapping[str, str]) -> Inputs:
     """Return the texts of a table, with all of its columns."""
     names = header(path)
-    fields = zip(COLUMNS, ("text", "second", "label"), strict=True)
-    given_names = {name: columns[field] for name, field in fields if field in columns}
-    named = given_names or known_columns(names, COLUMNS)
-    if "texts" not in named:
-        message = f"expected a column of texts ({', '.join(COLUMNS['texts'])}); it has {', '.join(names[:8])}"
+    named = {field: columns[field] for field in COLUMNS if field in columns} or known_columns(names, COLUMNS)
+    if "text" not in named:
+        message = f"expected a column of texts ({', '.join(COLUMNS['text'])}); it has {', '.join(names[:8])}"
         raise ColumnsError(f"{path}: {message}", names_of_columns(path))
     others = [name for name in names if name not in named.values()]
-    lists = ["given"] if "given" in named and has_lists(path, named["given"]) else []
+    lists = ["label"] if "label" in named and has_lists(path, named["label"]) else []
     rows = [row.values for row in table_rows(path, named | {f"column {name}": name for name in others}, lists=lists)]
     texts, second, labels = ([_plain(row[field], field) for row in rows] if field in named else [] for field in COLUMNS)
     kept = [{name: row[f"column {name}"] for name in others} for row in rows] if others else []
-    return Inputs(texts, second, labels, kept, named["texts"] == "query", named["texts"])
+    return Inputs(texts, second, labels, kept, named["text"] == "query", named["text"])
 
 
 def _plain(value: Any, name: str) -> str:
@@ -154,21 +152,21 @@ def predict(
     one, or in retrieval those of queries and documents.
     """
     config, output = model.config, getattr(model.config, "task", None)
-    request = Request(model, length)
     if isinstance(config, EncoderDecoderConfig):
-        predictions = _translated(model, inputs.texts, request, beams, batch_size, progress)
+        predictions = _translated(model, inputs.texts, example_length(model, length), beams, batch_size, progress)
     elif not isinstance(config, EncoderConfig | DecoderConfig) or output is None:
         raise HeadjaxError("predict: it needs an encoder or a model with a task; headjax generate continues texts")
     elif isinstance(output, Span):
-        predictions = _answered(model, inputs, request, batch_size)
+        predictions = _answered(model, inputs, example_length(model, length, SQUAD_LENGTH), batch_size)
     elif isinstance(output, Classification | MultiLabel | Regression | TokenClassification):
-        predictions = _headed(model, inputs, request, batch_size, progress)
+        predictions = _headed(model, inputs, example_length(model, length), batch_size, progress)
     else:
         task = output if isinstance(output, SentenceSimilarity) else SentenceSimilarity()
-        request = Request(model if task is output else with_task(model, task), length)
+        model = model if task is output else with_task(model, task)
         prompts = task.pair_prompts(retrieval=inputs.retrieval) if prompt is None else [task.prompt(prompt)] * 2
+        reading: dict[str, Any] = {"max_length": example_length(model, length), "pooled": task.include_prompt}
         sides = zip((inputs.texts, inputs.second), prompts, strict=True)
-        first, second = (_embedded(request, texts, side, task.include_prompt, batch_size) for texts, side in sides)
+        first, second = (_embedded(model, texts, side, batch_size, **reading) for texts, side in sides)
         if len(second):
             predictions = [{"similarity": value} for value in similarity(task.similarity, first, second).tolist()]
         else:
@@ -205,37 +203,35 @@ def predict_images(
 
 
 def _batches(
-    request: Request, columns: Mapping[str, Sequence[np.ndarray]], batch_size: int
+    model: Model, columns: Mapping[str, Sequence[np.ndarray]], max_length: int, batch_size: int
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield batches of encoded texts without labels; a last batch is filled up with empty rows."""
-    source = sequences(columns, {}, padding_id(request.tokenizer()), request.length())
+    source = sequences(columns, {}, padding_id(tokenizer_of(model)), max_length)
     for batch in evaluation_batches(source, min(batch_size, len(source))) if len(source) else ():
         yield {name: array for name, array in batch.items() if name != "labels"}
 
 
 def _headed(
-    model: Model, inputs: Inputs, request: Request, batch_size: int, progress: Update | None
+    model: Model, inputs: Inputs, max_length: int, batch_size: int, progress: Update | None
 ) -> list[Prediction]:
     """Return the predictions of a classifier or a regression."""
-    output, names = getattr(model.config, "task", None), classes_of(model)
+    output, names, tokenizer = getattr(model.config, "task", None), classes_of(model), tokenizer_of(model)
     predictions: list[Prediction] = []
-    encoded = encode_sequences(request.tokenizer(), inputs.texts, inputs.second or None, max_length=request.length())
-    columns = {"input_ids": encoded.ids, "token_type_ids": encoded.types}
-    for number, batch in enumerate(_batches(request, columns, batch_size), start=1):
+    columns = encode_sequences(tokenizer, inputs.texts, inputs.second or None, max_length=max_length)
+    for number, batch in enumerate(_batches(model, columns, max_length, batch_size), start=1):
         logits = model(batch).require_logits().astype(jnp.float32)
         if isinstance(output, Regression):
             predictions += [{"number": row[0] if len(row) == 1 else row} for row in np.asarray(logits).tolist()]
         elif isinstance(output, TokenClassification):
-            best, backend = np.asarray(jnp.argmax(logits, axis=-1)), request.tokenizer().backend
+            best, backend = np.asarray(jnp.argmax(logits, axis=-1)), tokenizer.backend
             for ids, present, classes in zip(batch["input_ids"], batch["attention_mask"], best, strict=True):
                 some = np.flatnonzero(present)
                 predictions.append({"tokens": [[backend.id_to_token(int(ids[t])), names[classes[t]]] for t in some]})
         elif isinstance(output, MultiLabel):
             for row in np.asarray(jax.nn.sigmoid(logits)).tolist():
                 chances = dict(zip(names, row, strict=True))
-                predictions.append(
-                    {"labels": [name for name in names if chances[name] > 0.5], "probabilities": chances}
-                )
+                likely = [name for name in names if chances[name] > 0.5]
+                predictions.append({"labels": likely, "probabilities": chances})
         else:
             predictions += [_class(row, names) for row in np.asarray(jax.nn.softmax(logits))]
         if progress is not None:
@@ -249,30 +245,32 @@ def _class(probabilities: np.ndarray, names: Sequence[str]) -> Prediction:
     return {"label": names[best], "probability": float(probabilities[best]), "probabilities": by_name}
 
 
-def _embedded(request: Request, texts: Sequence[str], prompt: str, pooled: bool, batch_size: int) -> jax.Array:
+def _embedded(
+    model: Model, texts: Sequence[str], prompt: str, batch_size: int, *, max_length: int, pooled: bool
+) -> jax.Array:
     """Return the sentence vector of every text behind a prompt, `[texts, size]`."""
-    columns = encode_prompted(request.tokenizer(), texts, prompt, max_length=request.length(), pooled=pooled)
-    batches = _batches(request, columns, batch_size)
-    vectors = [np.asarray(request.model(batch).require_embeddings()[:, 0]) for batch in batches]
+    columns = encode_prompted(tokenizer_of(model), texts, prompt, max_length=max_length, pooled=pooled)
+    batches = _batches(model, columns, max_length, batch_size)
+    vectors = [np.asarray(model(batch).require_embeddings()[:, 0]) for batch in batches]
     return jnp.asarray(np.concatenate(vectors or [np.zeros((0, 0))])[: len(texts)])
 
 
 def _translated(
-    model: Model, texts: Sequence[str], request: Request, beams: int, batch_size: int, progress: Update | None
+    model: Model, texts: Sequence[str], max_length: int, beams: int, batch_size: int, progress: Update | None
 ) -> list[Prediction]:
     size = min(batch_size, len(texts))
-    encoded = prompt_batch(model, texts, max_length=request.length())
-    config, first = check_generative(model.config, 1), {name: array[:1] for name, array in encoded.items()}
+    encoded = generation.prompt_batch(model, texts, max_length=max_length)
+    config, first = generation.check_generative(model.config, 1), {name: array[:1] for name, array in encoded.items()}
     model = model.unstacked()
-    beams, most = max(beams, 1), new_tokens(config, first)
-    check_room("beams", model, first, size * beams, most)
+    beams, most = max(beams, 1), generation.new_tokens(config, first)
+    generation.check_room("beams", model, first, size * beams, most)
     chosen = [[min(row, len(texts) - 1) for row in range(start, start + size)] for start in range(0, len(texts), size)]
     batches = ({name: array[rows] for name, array in encoded.items()} for rows in chosen)
     translations = best_translations(model, batches, beams, most, progress)
     return [{"translation": text} for text in translations[: len(texts)]]
 
 
-def _answered(model: Model, inputs: Inputs, request: Request, batch_size: int) -> list[Prediction]:
+def _answered(model: Model, inputs: Inputs, length: int, batch_size: int) -> list[Prediction]:
     """Return the best spans of the contexts; the questions need no right answers."""
     if not inputs.second:
         raise DataError("predict: the model answers questions; give a table with the columns question and context")
@@ -281,14 +279,93 @@ def _answered(model: Model, inputs: Inputs, request: Request, batch_size: int) -
         Row(f"question {number}", {"id": str(number), "question": question, "context": context, **usual})
         for number, (question, context) in enumerate(zip(inputs.texts, inputs.second, strict=True))
     ]
-    length = request.length(SQUAD_LENGTH)
     form = QuestionForm(length=length, stride=usual_stride(length))
-    data = load_rows(form, {"validation": rows}, request.tokenizer(), {})
+    data = load_rows(form, {"validation": rows}, tokenizer_of(model), {})
     measure = cast(Spans, measure_of(data))
     size = min(batch_size, len(data.validation))
     outcomes = measure_task(model, Task("predict", data, measure), batch_size=size).outcomes
-    scores: dict[int, float] = {}
-    for score, window in zip(outcomes["score"], outcomes["window"], strict=True):
-        question = measure.windows.windows[int(window)].question
-        scores[question] = max(float(score), scores.get(question, -np.inf))
-    return [{"answer": text, "score": scores[question]} for question, text in measure.answers(outcomes).items()]
+    return [{"answer": answer.text, "score": answer.score} for answer in measure.answers(outcomes).values()]
+
+
+class Bleu(NamedTuple):
+    """A BLEU score."""
+
+    score: float
+    signature: str
+
+
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> Bleu:
+    """Return the BLEU of a corpus with one reference per sentence (Papineni et al. 2002; Post 2018)."""
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError:
+        raise DataError("bleu: needs sacrebleu: pip install '.[translation]' from a checkout") from None
+    metric = BLEU(tokenize=tokenize)
+    score = metric.corpus_score(list(hypotheses), [list(references)]).score
+    return Bleu(float(score), str(metric.get_signature()))
+
+
+class Translated(NamedTuple):
+    """A model's translations."""
+
+    texts: list[str]
+    bleu: Bleu
+
+
+def translate(
+    model: Model,
+    pairs: Translations,
+    *,
+    batch_size: int = 32,
+    beams: int = 4,
+    max_new_tokens: int = 0,
+    progress: Update | None = None,
+) -> Translated:
+    """Translate every source by beam search and compare with the references.
+
+        >>> from headjax.tokenizers.vocabularies import byte_tokenizer
+        >>> run = headjax.train_config(headjax.load_config("configs/small/multi30k.py:width=16,num_layers=1"))
+        >>> model = headjax.Model(run.model, tokenizer=byte_tokenizer(), rngs=nnx.Rngs(0))
+        >>> (folder / "en-de.en").write_text("a cat"), (folder / "en-de.de").write_text("eine Katze")
+        (5, 10)
+        >>> pairs = headjax.load_task(f"translation:{folder}/en-de:en-de", model).data.validation
+        >>> result = headjax.translate(model, pairs, beams=2, max_new_tokens=4)
+        >>> len(result.texts), round(result.bleu.score)
+        (1, 0)
+
+    Args:
+        model: an encoder-decoder with its tokenizer.
+        pairs: sentences with their reference translations.
+        batch_size: number of sentences of a batch.
+        beams: number of hypotheses kept.
+        max_new_tokens: number of tokens of the longest translation; 0 is the length to which the pairs are padded.
+        progress: called after every batch with the number of batches done.
+
+    Raises:
+        DataError: the model does not generate, or sacrebleu is not installed.
+    """
+
+    def sources() -> Iterator[Batch]:
+        for batch in evaluation_batches(pairs, batch_size):
+            # A last batch is filled up with rows without any token; one makes their softmax well-defined.
+            batch["attention_mask"][:, 0] = 1
+            yield {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+    translations = best_translations(model, sources(), beams, max_new_tokens or pairs.length, progress)
+    texts = translations[: len(pairs)]
+    return Translated(texts, corpus_bleu(texts, pairs.references))
+
+
+def best_translations(
+    model: Model, batches: Iterable[Batch], beams: int, max_new_tokens: int, progress: Update | None
+) -> list[str]:
+    """Return the best translation of every row of batches, by beam search; see `translate`."""
+    end = tokenizer_of(model).special_id("eos_token")
+    texts: list[str] = []
+    for number, batch in enumerate(batches, start=1):
+        hypotheses = generation.beam_search(model, batch, beams=beams, max_new_tokens=max_new_tokens, end_token=end)
+        tokens, lengths = (np.asarray(array)[:, 0] for array in (hypotheses.tokens, hypotheses.lengths))
+        texts += generation.texts_of(model, batch, tokens, lengths, end)
+        if progress is not None:
+            progress(number, {})
+    return texts

@@ -18,8 +18,7 @@ from headjax.data.examples import concatenated, subset
 from headjax.data.stream import LABELS
 from headjax.evaluation.task import Task
 
-SEED = 0
-"""Seed of the order in which training examples are drawn, and of the hash that divides a single split."""
+SEED = 0  # seed of the order in which training examples are drawn, and of the hash that divides a single split
 
 SPLITS = ("train", "validation")
 HALVES = ("selection half", "evaluation half")
@@ -80,12 +79,11 @@ def split_task(task: Task, select: str | Task = "train", *, train: Task | None =
 
 def selection_of(task: Task) -> Task:
     """Return the task whose `batches` give its training examples, or all of a single split, in a random order."""
-    rows = task.data.train
-    split, measure = "train", task.measure
-    if not len(rows):
-        rows, split = task.data.validation, task.split
+    rows, split, measure = task.data.train, "train", task.measure
+    if len(rows):
+        measure = measure.on(rows, task.data.info.get("train", {}))
     else:
-        measure = task.measure.on(rows, task.data.info.get("train", {}))
+        rows, split = task.data.validation, task.split
     order = np.random.default_rng(SEED).permutation(len(rows))
     data = task.data._replace(train=rows, validation=subset(rows, order))
     return dataclasses.replace(task, data=data, measure=measure, part=split)
@@ -122,25 +120,21 @@ def equal_shares(sizes: Sequence[int], count: int) -> list[int]:
 
 def describe(task: Task, limit: int = 0) -> dict[str, Any]:
     """Return the description of examples in a command's JSON."""
-    described: dict[str, Any] = {"task": task.name, "split": task.split, "examples": task.count(limit)}
     form = {"form": task.data.info["form"]} if "form" in task.data.info else {}
-    return described | form | ({"rule": RULE} if task.split in HALVES else {})
+    rule = {"rule": RULE} if task.split in HALVES else {}
+    return {"task": task.name, "split": task.split, "examples": task.count(limit), **form, **rule}
 
 
-def in_words(
-    selection: Mapping[str, Any] | None,
-    evaluation: Mapping[str, Any] | None,
-) -> tuple[str, ...]:
+def in_words(selection: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None) -> tuple[str, ...]:
     """Return the notes under a command's table about its examples."""
+    parts = {title: part for title, part in (("Selection", selection), ("Evaluation", evaluation)) if part is not None}
     notes = []
-    for title, part in (("Selection", selection), ("Evaluation", evaluation)):
-        if part is not None:
-            form = f" (read as {part['form']})" if "form" in part else ""
-            notes.append(f"{title}: {part['examples']:,} examples of {part['task']}{form}, {part['split']}.")
-    if any(part is not None and "rule" in part for part in (selection, evaluation)):
+    for title, part in parts.items():
+        form = f" (read as {part['form']})" if "form" in part else ""
+        notes.append(f"{title}: {part['examples']:,} examples of {part['task']}{form}, {part['split']}.")
+    if any("rule" in part for part in parts.values()):
         notes.append(f"The task has {RULE}.")
-    named = [(part["task"], part["split"]) for part in (selection, evaluation) if part is not None]
-    if len(named) == 2 and named[0] == named[1]:
+    if len(parts) == 2 and len({(part["task"], part["split"]) for part in parts.values()}) == 1:
         notes.append("Selection and evaluation have the same examples, which flatters the metrics.")
     return tuple(notes)
 
@@ -155,44 +149,36 @@ def _halves(task: Task) -> Parts:
             f"{task.name}: its examples are all equal, or about one paragraph, and cannot be divided; name others to "
             "choose heads on (--calibration)"
         )
-    ordered = [groups[key] for key in sorted(groups)]
     chosen: list[int] = []
-    for group in ordered[:-1]:
+    for key in sorted(groups)[:-1]:
         if 2 * len(chosen) >= len(source):
             break
-        chosen += group
+        chosen += groups[key]
     others = np.setdiff1d(np.arange(len(source)), chosen)
     first, second = subset(source, np.asarray(chosen)), subset(source, others)
-    data = task.data._replace(train=first)
-    selection = dataclasses.replace(task, data=data._replace(validation=first), part=HALVES[0])
-    return Parts(selection, dataclasses.replace(task, data=data._replace(validation=second), part=HALVES[1]))
+    halves = (task.data._replace(train=first, validation=half) for half in (first, second))
+    return Parts(*(dataclasses.replace(task, data=data, part=part) for data, part in zip(halves, HALVES, strict=True)))
 
 
 def _group(task: Task, example: Mapping[str, np.ndarray]) -> bytes:
-    """Return a hash that is the same for examples which must stay together."""
-    together = task.measure.together(example)
-    parts: Sequence[tuple[str, bytes]]
+    """Return a hash that is the same for examples which must stay together.
+
+    It is that of the inputs without padding, of a pair of texts of the first one alone.
+    """
+    together, arrays = task.measure.together(example), {name: np.asarray(array) for name, array in example.items()}
     if together is not None:
-        parts = [("together", together.encode())]
+        parts = {"together": together.encode()}
+    elif "input_ids" not in arrays:
+        parts = {name: array.tobytes() for name, array in arrays.items() if name not in LABELS}
     else:
-        parts = [(name, array.tobytes()) for name, array in sorted(_first_text(example).items())]
+        ids = arrays["input_ids"]
+        kept = arrays.get("attention_mask", np.ones_like(ids)) == 1
+        if "segment_ids" in arrays:
+            kept &= arrays["segment_ids"] <= 1
+        elif "token_type_ids" in arrays:
+            kept &= arrays["token_type_ids"] == 0
+        parts = {"input_ids": ids[kept].astype("<i8").tobytes()}  # one type, so that the hash is the same everywhere
     digest = hashlib.sha256(str(SEED).encode())
-    for name, content in parts:
+    for name, content in sorted(parts.items()):
         digest.update(name.encode() + b"\0" + content)
     return digest.digest()
-
-
-def _first_text(example: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return an example's inputs without padding; of a pair of texts the first one alone."""
-    arrays = {name: np.asarray(array) for name, array in example.items()}
-    if "input_ids" not in arrays:
-        return {name: array for name, array in arrays.items() if name not in LABELS}
-    ids = arrays["input_ids"]
-    kept = np.ones(ids.shape, bool)
-    if "attention_mask" in arrays:
-        kept &= arrays["attention_mask"] == 1
-    if "segment_ids" in arrays:
-        kept &= arrays["segment_ids"] <= 1
-    elif "token_type_ids" in arrays:
-        kept &= arrays["token_type_ids"] == 0
-    return {"input_ids": ids[kept].astype("<i8")}  # one type, so that the hash is the same everywhere

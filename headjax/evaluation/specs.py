@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,41 +22,28 @@ from headjax.evaluation.measures import Similarities, embeds
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of
 from headjax.models.config import ModelConfig
+from headjax.models.generation import tokenizer_of
 from headjax.models.model import Model
 from headjax.models.tasks import SentenceSimilarity
 from headjax.models.vision import VisionConfig
 from headjax.storage.files import read_text
 from headjax.storage.hub import source_of
-from headjax.tokenizers.tokenizer import Tokenizer
 
 LENGTH, SQUAD_LENGTH, WINDOW = 512, 384, 1024
 """Tokens of an example, of a window of SQuAD, and of a window of WikiText-2, where none are asked for."""
 
 
-class Request(NamedTuple):
-    """A model that reads, and the number of tokens that was asked for (0 for the usual one)."""
+def example_length(model: Model, asked: int = 0, usual: int = LENGTH, name: str = "length") -> int:
+    """Return the number of tokens of an example: as asked for, or (0) the usual one within the model's limits.
 
-    model: Model
-    asked_length: int
-
-    def length(self, usual: int = LENGTH, name: str = "length") -> int:
-        """Return the number of tokens of an example: as asked for, or the usual one within the model's limits.
-
-        These are its positions, and where its task has no `max_seq_length` the tokenizer's greatest length.
-        """
-        reach: int | None = getattr(self.model.config, "max_length", None)
-        fits = reach is None or self.asked_length <= reach
-        require(fits, name, f"{self.asked_length} tokens, but the model has {reach} positions")
-        limit = None if self.model.tokenizer is None else self.model.tokenizer.max_length
-        usual = getattr(getattr(self.model.config, "task", None), "max_seq_length", None) or min(usual, limit or usual)
-        return self.asked_length or (usual if reach is None else min(usual, reach))
-
-    def tokenizer(self) -> Tokenizer:
-        """Return the model's tokenizer."""
-        if self.model.tokenizer is None:
-            raise HeadjaxError("task: the model has no tokenizer, so it cannot read text")
-        tokenizer: Tokenizer = self.model.tokenizer
-        return tokenizer
+    These are its positions, and where its task has no `max_seq_length` the tokenizer's greatest length.
+    """
+    reach: int | None = getattr(model.config, "max_length", None)
+    fits = reach is None or asked <= reach
+    require(fits, name, f"{asked} tokens, but the model has {reach} positions")
+    limit = None if model.tokenizer is None else model.tokenizer.max_length
+    usual = getattr(getattr(model.config, "task", None), "max_seq_length", None) or min(usual, limit or usual)
+    return asked or (usual if reach is None else min(usual, reach))
 
 
 def load_task(
@@ -78,9 +65,8 @@ def load_task(
         model: the model to evaluate; only its config and tokenizer are read.
         length: number of tokens of an example, of similarities of each sentence; 0 is `LENGTH` (`SQUAD_LENGTH`), or
             the model's positions if they are fewer.
-        split: examples that `batches` gives: `validation`; `train`, the training examples in a seeded random order (a
-            task with a single split has none, and `headjax.split_task` divides it); `all`, for evaluation without a
-            choice of heads, which is the same as `validation` except that texts are whole.
+        split: examples that `batches` gives: `validation`; `train`, in a seeded random order (a task with a single
+            split has none, and `headjax.split_task` divides it); `all`, those of `validation`, but texts whole.
         columns: columns of a table with labels by field (`text`, `second`, `label`); None goes by their usual names.
 
     Raises:
@@ -90,9 +76,8 @@ def load_task(
     if split not in (*SPLITS, "all"):
         raise HeadjaxError(f"split: expected {', '.join(SPLITS)} or all, got {split!r}")
     source = resolve(spec, model, columns=columns, whole=split == "all")
-    request = Request(model, length)
     reads_text = not source.prepared and source.form.reads_text
-    data = fitted(source, request).load(request.tokenizer() if reads_text else model.tokenizer)
+    data = fitted(source, model, length).load(tokenizer_of(model) if reads_text else model.tokenizer)
     measure = measure_of(data)
     if measure is None:
         raise HeadjaxError(f"{spec}: nothing is measured on this data")
@@ -107,8 +92,7 @@ def load_task(
     return task
 
 
-TEXT = ("text", "python")
-"""Tasks of plain text that a model which embeds sentences is calibrated on."""
+TEXT = ("text", "python")  # tasks of plain text that a model which embeds sentences is calibrated on
 
 
 def load_calibration(spec: str, model: Model, length: int = 0, *, columns: Mapping[str, str] | None = None) -> Task:
@@ -124,14 +108,12 @@ def load_calibration(spec: str, model: Model, length: int = 0, *, columns: Mappi
     if not texts:
         raise DataError(f"{spec}: no text")
     pairs = texts[::2], [*texts[1::2], *texts[: len(texts) % 2]]  # of an odd number the first one stands twice
-    request, output = Request(model, length), getattr(model.config, "task", None)
-    reading: dict[str, Any] = {"max_length": request.length()}
+    output, tokenizer = getattr(model.config, "task", None), tokenizer_of(model)
+    reading: dict[str, Any] = {"max_length": example_length(model, length)}
     if isinstance(output, SentenceSimilarity):
         reading |= {"prompts": output.pair_prompts(retrieval=False), "pooled": output.include_prompt}
-    tokenizer = request.tokenizer()
-    records = encode_packed(tokenizer, *pairs, **reading)
     none = np.full(len(pairs[0]), np.nan, np.float32)
-    rows = sequences(records, {"labels": none}, padding_id(tokenizer))
+    rows = sequences(encode_packed(tokenizer, *pairs, **reading), {"labels": none}, padding_id(tokenizer))
     info = {"form": "texts, two an example", "labelled": False}
     return Task(source.name, TaskData(tokenizer, (), rows, info), Similarities())
 
@@ -158,24 +140,24 @@ def _single_texts(source: Source) -> list[str]:
         return [text for file in find_files(source.path, TEXTS) for text in single_texts(read_text(file))]
     found = []
     for file in tables:
-        columns = dict(source.columns) or table_columns(file)
-        columns.pop("label", None)
+        columns = source.columns or table_columns(file)
+        columns = {field: column for field, column in columns.items() if field != "label"}
         found += (text for row in table_rows(file, columns) for text in row.values.values() if text.strip())
     return found
 
 
-def fitted(source: Source, request: Request, usual: int = LENGTH) -> DataConfig:
+def fitted(source: Source, model: Model, asked_length: int = 0, usual: int = LENGTH) -> DataConfig:
     """Return how a source is read for a model: the length of an example, its classes, the size of its images."""
-    model, form = request.model, source.form
+    form = source.form
     config = DataConfig(task=source.task, whole=source.whole, columns=source.columns)
     if source.prepared:
-        return dataclasses.replace(config, length=request.asked_length).for_files(model.files)
+        return dataclasses.replace(config, length=asked_length).for_files(model.files)
     if isinstance(form, ImageForm):
         return _sized(config.for_files(model.files), model.config)
     if isinstance(form, WikitextForm):
-        length = request._replace(asked_length=form.context or request.asked_length).length(WINDOW, "context")
+        length = example_length(model, form.context or asked_length, WINDOW, "context")
     else:
-        length = request.length(SQUAD_LENGTH if isinstance(form, QuestionForm) else usual)
+        length = example_length(model, asked_length, SQUAD_LENGTH if isinstance(form, QuestionForm) else usual)
     fields = {"packed": False} if isinstance(form, TranslationForm) else {}
     config = dataclasses.replace(config, length=length, form=fields).for_classes(classes_of(model))
     return prompted(config, model.config)
@@ -195,11 +177,10 @@ def _sized(config: DataConfig, model: ModelConfig) -> DataConfig:
 
 def prompted(config: DataConfig, model: ModelConfig) -> DataConfig:
     """Return data whose sentences stand behind the prompts of a model that embeds them."""
-    task = getattr(model, "task", None)
-    if not isinstance(task, SentenceSimilarity) or config.source.prepared:
+    task, form = getattr(model, "task", None), config.source.form
+    if config.source.prepared or not (isinstance(task, SentenceSimilarity) and task.prompts):
         return config
-    form = config.source.form
-    if not isinstance(form, SimilarityForm) or not task.prompts:
+    if not isinstance(form, SimilarityForm):
         return config
     prompts = task.pair_prompts(retrieval=isinstance(form, RetrievalForm))
     defaults = {"prompts": prompts, "include_prompt": task.include_prompt}

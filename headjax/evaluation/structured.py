@@ -7,7 +7,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,28 +16,13 @@ import numpy as np
 from headjax.core.errors import HeadjaxError
 from headjax.data import metrics as formulas
 from headjax.data.examples import ExampleSource
-from headjax.data.forms.questions import QuestionWindows, Windows
-from headjax.evaluation.measures import Measure, MeasureKind, Outcome, Outcomes, Similarities
+from headjax.data.forms.questions import Question, QuestionWindows, Window
+from headjax.evaluation.measures import Measure, Outcomes, Similarities, right_tokens
 from headjax.models.config import Batch, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import MultiLabel, Span, TokenClassification
 
 PREFIXES = ("O", "B", "I", "E", "S")  # outside, beginning, inside, end, and an entity of one word
-
-
-class Tags(NamedTuple):
-    """Tags as tables `[classes]`: the place of each in `PREFIXES`, and the number of its type."""
-
-    prefix: np.ndarray
-    kind: np.ndarray
-
-
-class Ends(NamedTuple):
-    """The entities of tagged words, `[batch, length]`: whether one begins at a word, its end, and its type."""
-
-    begins: jax.Array
-    end: jax.Array
-    kind: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +40,16 @@ class Entities(Measure):
             object.__setattr__(self, "primary_metric", "tag_accuracy")
 
     takes = (TokenClassification,)
+    columns = ("right", "predicted", "given", "tags")
 
-    def outcomes(self) -> Mapping[str, Outcome]:
-        kinds: tuple[Literal["right", "predicted", "given"], ...] = ("right", "predicted", "given")
-        return {**{name: Count(name, self.names) for name in kinds}, "tags": right_tags}
+    def outcomes(self, output: Output, batch: Batch) -> Mapping[str, jax.Array]:
+        labels = batch_array(batch, "labels")  # [batch, length]
+        classes = (jnp.argmax(output.require_logits(), axis=-1), jnp.maximum(labels, 0))
+        predicted, gold = (entities(each, labels >= 0, self.names) for each in classes)
+        same_kind, same_end = (ours == theirs for ours, theirs in zip(predicted[1:], gold[1:], strict=True))
+        words = {"right": predicted[0] & gold[0] & same_kind & same_end, "predicted": predicted[0], "given": gold[0]}
+        counts = {name: array.sum(axis=1).astype(jnp.float32) for name, array in words.items()}
+        return counts | {"tags": right_tokens(output, batch)}
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         right, predicted, gold = (float(outcomes[name].sum()) for name in ("right", "predicted", "given"))
@@ -73,47 +64,19 @@ class Entities(Measure):
         }
 
 
-def right_tags(output: Output, batch: Batch) -> jax.Array:
-    """Return the number of words whose tag has the largest logit, `[batch]`."""
-    right = jnp.argmax(output.require_logits(), axis=-1) == batch_array(batch, "labels")  # -100 is no tag
-    return right.sum(axis=1).astype(jnp.float32)
+def entities(classes: jax.Array, labelled: jax.Array, names: Sequence[str]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return whether an entity begins at a word, its type and its end, `[batch, length]` each.
 
-
-@dataclasses.dataclass(frozen=True)
-class Count:
-    """The number of entities of an example that are predicted, given, or both (right)."""
-
-    which: Literal["right", "predicted", "given"]
-    names: tuple[str, ...]
-
-    def __call__(self, output: Output, batch: Batch) -> jax.Array:
-        """Return the number, `[batch]`."""
-        labels = batch_array(batch, "labels")
-        labelled, tags = labels >= 0, tags_of(self.names)
-        predicted = entities(jnp.argmax(output.require_logits(), axis=-1), labelled, tags)
-        gold = entities(jnp.maximum(labels, 0), labelled, tags)
-        same = predicted.begins & gold.begins & (predicted.end == gold.end) & (predicted.kind == gold.kind)
-        entity_words = {"right": same, "predicted": predicted.begins, "given": gold.begins}[self.which]
-        return entity_words.sum(axis=1).astype(jnp.float32)
-
-
-def tags_of(names: Sequence[str]) -> Tags:
-    """Return the tables of tags by name."""
-    parts = [
-        name.partition("-") if name[1:2] == "-" else (name[:1] if name == "O" else "I", "", name) for name in names
-    ]
-    kinds = sorted({kind for _, _, kind in parts})
-    prefix = [PREFIXES.index(letter) if letter in PREFIXES else PREFIXES.index("I") for letter, _, _ in parts]
-    return Tags(np.asarray(prefix), np.asarray([kinds.index(kind) for _, _, kind in parts]))
-
-
-def entities(classes: jax.Array, labelled: jax.Array, tags: Tags) -> Ends:
-    """Return the entities of words with these classes, int `[batch, length]`; words that are not judged are passed."""
+    `classes` are the numbers of the words' tags among `names`; words that are not `labelled` are passed over.
+    """
+    parts = [(name[0], name[2:]) if name[1:2] == "-" else ("O" if name == "O" else "I", name) for name in names]
+    kinds = sorted({kind for _, kind in parts})
+    prefixes = [PREFIXES.index(letter if letter in PREFIXES else "I") for letter, _ in parts]
+    prefix, kind = jnp.asarray(prefixes)[classes], jnp.asarray([kinds.index(kind) for _, kind in parts])[classes]
     length = classes.shape[1]
     places = jnp.arange(length)[None, :]
     before = jax.lax.cummax(jnp.where(labelled, places, -1), axis=1)
     before = jnp.pad(before, ((0, 0), (1, 0)), constant_values=-1)[:, :length]  # the judged word before, or -1
-    prefix, kind = jnp.asarray(tags.prefix)[classes], jnp.asarray(tags.kind)[classes]
     prior = jnp.where(before < 0, 0, jnp.take_along_axis(prefix, jnp.maximum(before, 0), axis=1))
     same = jnp.take_along_axis(kind, jnp.maximum(before, 0), axis=1) == kind
     outside, begin, _, end, single = range(len(PREFIXES))
@@ -129,7 +92,7 @@ def entities(classes: jax.Array, labelled: jax.Array, tags: Tags) -> Ends:
     # An entity ends with the last judged word before the first word that closes it, or with the sentence.
     last = jnp.where(labelled, places, -1).max(axis=1, keepdims=True)
     closing = jnp.concatenate([jnp.where(closes, before, last)[:, 1:], last], axis=1)
-    return Ends(begins, jax.lax.cummin(closing, axis=1, reverse=True), kind)
+    return begins, kind, jax.lax.cummin(closing, axis=1, reverse=True)
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
@@ -166,8 +129,15 @@ def squad_metrics(predictions: Mapping[str, str], answers: Mapping[str, Sequence
     return {"exact_match": exact / len(answers), "f1": overlap / len(answers)}
 
 
-LONGEST_ANSWER = 30
-"""Number of tokens of the longest answer, as in the code of Devlin et al. 2019."""
+LONGEST_ANSWER = 30  # number of tokens of the longest answer, as in the code of Devlin et al. 2019
+
+
+class Answer(NamedTuple):
+    """A model's answer to a question, and its score, the sum of the logits of start and end."""
+
+    question: Question
+    text: str
+    score: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,45 +145,40 @@ class Spans(Measure):
     """SQuAD's exact match and F1; a question's answer is the best span of all its windows."""
 
     primary_metric: str = "f1"
-    windows: Windows = dataclasses.field(default=Windows((), ()), compare=False)
+    windows: tuple[Window, ...] = dataclasses.field(default=(), compare=False)
 
     takes = (Span,)
+    kind = "graded"
+    columns = ("score", "start", "end", "window")
 
-    def outcomes(self) -> Mapping[str, Outcome]:
-        return {"score": best_score, "start": best_start, "end": best_end, "window": window_number}
-
-    @property
-    def kind(self) -> MeasureKind:
-        return "graded"
+    def outcomes(self, output: Output, batch: Batch) -> Mapping[str, jax.Array]:
+        arrays = (*best_span(output, batch), batch_array(batch, "window"))
+        return {name: array.astype(jnp.float32) for name, array in zip(self.columns, arrays, strict=True)}
 
     def on(self, source: ExampleSource, counts: Mapping[str, Any]) -> Measure:
         return dataclasses.replace(self, windows=source.windows) if isinstance(source, QuestionWindows) else self
 
     def together(self, example: Mapping[str, np.ndarray]) -> str | None:
         """Return the paragraph: its questions and windows share most of their tokens."""
-        window = self.windows.windows[int(example["window"])]
-        return self.windows.questions[window.question].context
+        return self.windows[int(example["window"])].question.context
 
-    def answers(self, outcomes: Outcomes) -> dict[int, str]:
+    def answers(self, outcomes: Outcomes) -> dict[int, Answer]:
         """Return the answers by question number, of every question with a window among the outcomes."""
-        best: dict[int, tuple[float, str]] = {}
-        columns = (outcomes[name] for name in ("score", "start", "end", "window"))
-        for score, start, end, window in zip(*columns, strict=True):
-            question = self.windows.windows[int(window)].question
-            if question not in best or score > best[question][0]:
-                best[question] = (float(score), self.windows.answer(int(window), int(start), int(end)))
-        return {question: text for question, (_, text) in sorted(best.items())}
+        best: dict[int, Answer] = {}
+        for score, start, end, number in zip(*(outcomes[name] for name in self.columns), strict=True):
+            window = self.windows[int(number)]
+            if window.number not in best or score > best[window.number].score:
+                best[window.number] = Answer(window.question, window.answer(int(start), int(end)), float(score))
+        return dict(sorted(best.items()))
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
-        predicted = self.answers(outcomes)
-        questions = self.windows.questions
-        gold = {questions[number].id: questions[number].answers for number in predicted}
-        return squad_metrics({questions[number].id: text for number, text in predicted.items()}, gold)
+        answers = self.answers(outcomes).values()
+        gold = {question.id: question.answers for question, _, _ in answers}
+        return squad_metrics({question.id: text for question, text, _ in answers}, gold)
 
     def values(self, outcomes: Outcomes) -> np.ndarray:
         """Return the F1 of every question, `[questions]`."""
-        predicted = self.answers(outcomes).items()
-        return np.asarray([answer_f1(text, self.windows.questions[number].answers) for number, text in predicted])
+        return np.asarray([answer_f1(text, question.answers) for question, text, _ in self.answers(outcomes).values()])
 
 
 def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -232,26 +197,6 @@ def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.A
     return jnp.max(scores, axis=1), best // length, best % length
 
 
-def best_score(output: Output, batch: Batch) -> jax.Array:
-    """Return the sum of the best span's two logits, `[batch]`."""
-    return best_span(output, batch)[0]
-
-
-def best_start(output: Output, batch: Batch) -> jax.Array:
-    """Return the best span's first token, `[batch]`."""
-    return best_span(output, batch)[1].astype(jnp.float32)
-
-
-def best_end(output: Output, batch: Batch) -> jax.Array:
-    """Return the best span's last token, `[batch]`."""
-    return best_span(output, batch)[2].astype(jnp.float32)
-
-
-def window_number(output: Output, batch: Batch) -> jax.Array:
-    """Return the window's number, `[batch]`."""
-    return batch_array(batch, "window").astype(jnp.float32)
-
-
 CUT = 10  # candidates of a ranking that count
 
 
@@ -264,11 +209,17 @@ class SeveralLabels(Measure):
 
     takes = (MultiLabel,)
 
-    def outcomes(self) -> Mapping[str, Outcome]:
-        return {f"class {number}": OfClass(number) for number in range(len(self.names))}
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f"class {number}" for number in range(len(self.names)))
+
+    def outcomes(self, output: Output, batch: Batch) -> Mapping[str, jax.Array]:
+        labels = jnp.nan_to_num(batch_array(batch, "labels"))  # [batch, classes]
+        codes = (output.require_logits() > 0.0) + 2.0 * labels  # 1 of a predicted class, 2 of a right one
+        return {name: codes[:, number] for number, name in enumerate(self.columns)}
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
-        codes = np.stack([outcomes[f"class {number}"] for number in range(len(self.names))], axis=1).astype(int)
+        codes = np.stack([outcomes[name] for name in self.columns], axis=1).astype(int)
         predicted, gold = (codes & 1).astype(bool), (codes & 2).astype(bool)
         return {
             "micro_f1": formulas.f1(predicted.ravel(), gold.ravel()),
@@ -278,30 +229,17 @@ class SeveralLabels(Measure):
 
 
 @dataclasses.dataclass(frozen=True)
-class OfClass:
-    """Whether a class is predicted (1) and given (2)."""
-
-    number: int
-
-    def __call__(self, output: Output, batch: Batch) -> jax.Array:
-        """Return the sum, `[batch]`."""
-        predicted = output.require_logits()[:, self.number] > 0.0
-        return predicted + 2.0 * jnp.nan_to_num(batch_array(batch, "labels")[:, self.number])
-
-
-@dataclasses.dataclass(frozen=True)
 class Ranking(Similarities):
     """The candidates of each query in the order of their similarities; queries without a relevant one do not count."""
 
     primary_metric: str = f"ndcg_at_{CUT}"
     chosen: tuple[str, ...] = (f"ndcg_at_{CUT}", f"mrr_at_{CUT}")
 
-    def outcomes(self) -> Mapping[str, Outcome]:
-        return {**super().outcomes(), "query": query_number}
+    kind = "graded"
+    columns = ("prediction", "label", "query")
 
-    @property
-    def kind(self) -> MeasureKind:
-        return "graded"
+    def outcomes(self, output: Output, batch: Batch) -> Mapping[str, jax.Array]:
+        return {**super().outcomes(output, batch), "query": batch_array(batch, "query")}
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         ranked = rankings(outcomes)
@@ -310,11 +248,6 @@ class Ranking(Similarities):
 
     def values(self, outcomes: Outcomes) -> np.ndarray:
         return np.asarray([formulas.ndcg(relevance, CUT) for relevance in rankings(outcomes)])
-
-
-def query_number(output: Output, batch: Batch) -> jax.Array:
-    """Return the number of the query, `[batch]`."""
-    return batch_array(batch, "query")
 
 
 def rankings(outcomes: Outcomes) -> list[np.ndarray]:

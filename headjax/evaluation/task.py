@@ -21,17 +21,8 @@ from headjax.core.timing import finished
 from headjax.data import metrics as formulas
 from headjax.data.examples import ExampleSource, Padded, TaskData, by_length, subset
 from headjax.data.stream import evaluation_batches, train_iterator
-from headjax.evaluation.measures import (
-    Classes,
-    LanguageModelling,
-    MaskedAndNext,
-    Measure,
-    Numbers,
-    Outcome,
-    Outcomes,
-    Similarities,
-)
-from headjax.evaluation.structured import Entities, Ranking, SeveralLabels, Spans
+from headjax.evaluation import measures, structured
+from headjax.evaluation.measures import Measure, Outcomes
 from headjax.mesh.mesh import on_automatic_axes, replicated
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import device_batch
@@ -44,15 +35,15 @@ if TYPE_CHECKING:
 BATCH_SIZE = 16
 
 MEASURES: Mapping[str, Callable[..., Measure]] = {
-    "classes": Classes,
-    "entities": Entities,
-    "language_modelling": LanguageModelling,
-    "masked_and_next": MaskedAndNext,
-    "numbers": Numbers,
-    "ranking": Ranking,
-    "several_labels": SeveralLabels,
-    "similarities": Similarities,
-    "spans": Spans,
+    "classes": measures.Classes,
+    "entities": structured.Entities,
+    "language_modelling": measures.LanguageModelling,
+    "masked_and_next": measures.MaskedAndNext,
+    "numbers": measures.Numbers,
+    "ranking": structured.Ranking,
+    "several_labels": structured.SeveralLabels,
+    "similarities": measures.Similarities,
+    "spans": structured.Spans,
 }
 
 
@@ -65,12 +56,8 @@ def measure_of(data: TaskData) -> Measure | None:
 class Task:
     """A task: examples with their measure.
 
-        >>> model = headjax.demo_model()
-        >>> task = headjax.load_task("LICENSE", model, length=64)
-        >>> task.name, len(task.data.validation)
-        ('LICENSE', 11)
-        >>> next(iter(task.batches(4)))["input_ids"].shape
-        (4, 64)
+        >>> headjax.load_task("LICENSE", headjax.demo_model(), length=64).count()
+        11
 
     Attributes:
         name: name or file of the task.
@@ -191,8 +178,7 @@ def evaluate(model: Model, batches: Iterable[Batch], *, compute: Compute = Compu
     """
     placed = (device_batch(model.config, batch) for batch in batches)
     measured = [measure_batch(model, None, compute, batch) for batch in placed]
-    require_finite_losses([loss for loss, _ in measured], arrays_of(model))
-    return reduce_batches(None, measured).metrics
+    return reduce_batches(None, measured, params=arrays_of(model)).metrics
 
 
 @on_automatic_axes
@@ -216,7 +202,6 @@ def measure_task(
     batch_size: int = BATCH_SIZE,
     buckets: Sequence[int] = (),
     compute: Compute = Compute(),
-    more: tuple[tuple[str, Outcome], ...] = (),
     forward: Callable[[Batch], Output] | None = None,
     progress: Update | None = None,
 ) -> Evaluation:
@@ -235,7 +220,6 @@ def measure_task(
         batch_size: number of examples of a batch.
         buckets: see `Task.batches`.
         compute: precision and attention implementation.
-        more: further outcomes to keep, by name.
         forward: computes the model's outputs in its place, as onnxruntime does.
         progress: called after every batch with the number of batches done.
 
@@ -245,16 +229,14 @@ def measure_task(
     """
     evict_compiled()
     model = task.fit(model)
-    config = model.config
-    arrays = (device_batch(config, batch) for batch in task.batches(batch_size, limit=limit, buckets=buckets))
-    outputs = ((batch, None if forward is None else forward(batch)) for batch in arrays)
-    measured = (measure_batch(model, task.measure, compute, *each, more=more) for each in outputs)
-    results = list(finished(measured, progress))
-    require_finite_losses([loss for loss, _ in results], arrays_of(model))
-    return reduce_batches(task.measure, results, task.name)
+    batches = task.batches(batch_size, limit=limit, buckets=buckets)
+    placed = (device_batch(model.config, batch) for batch in batches)
+    outputs = ((batch, None if forward is None else forward(batch)) for batch in placed)
+    measured = (measure_batch(model, task.measure, compute, *each) for each in outputs)
+    return reduce_batches(task.measure, list(finished(measured, progress)), task.name, arrays_of(model))
 
 
-@functools.partial(jax.jit, static_argnames=("measure", "compute", "more", "mesh"))
+@functools.partial(jax.jit, static_argnames=("measure", "compute", "mesh"))
 def measure_batch(
     model: Model,
     measure: Measure | None,
@@ -262,7 +244,6 @@ def measure_batch(
     batch: Batch,
     output: Output | None = None,
     *,
-    more: tuple[tuple[str, Outcome], ...] = (),
     mesh: Mesh | None = None,
 ) -> tuple[Loss, dict[str, jax.Array]]:
     """Return one batch's losses and a measure's outcomes, jitted once for equal parts of models and shapes.
@@ -272,30 +253,30 @@ def measure_batch(
     # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
     with contextlib.nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         output = model.forward(batch, ForwardOptions(compute=compute)) if output is None else output
-        loss = model.losses(output, batch, smoothed=False)
-        outcomes = {**(measure.outcomes() if measure is not None else {}), **dict(more)}
-        results = loss, {name: outcome(output, batch) for name, outcome in outcomes.items()}
+        outcomes = {} if measure is None else dict(measure.outcomes(output, batch))
+        results = model.losses(output, batch, smoothed=False), outcomes
     return results if mesh is None else jax.lax.with_sharding_constraint(results, replicated(mesh))
 
 
-def require_finite_losses(losses: Sequence[Loss], params: Params) -> None:
-    """Raise `HeadjaxError` naming the first batch whose loss is not finite, or the weights that are not."""
-    for number, loss in enumerate(losses):
-        total = np.asarray(loss.total)
-        if not np.isfinite(total).all():
-            require_finite(params)
-            value = total[~np.isfinite(total)][0]
-            raise HeadjaxError(f"evaluation: the loss of batch {number}, counted from 0, is {value}")
-
-
 def reduce_batches(
-    measure: Measure | None, batches: Sequence[tuple[Loss, Mapping[str, Any]]], name: str = "evaluation"
+    measure: Measure | None,
+    batches: Sequence[tuple[Loss, Mapping[str, Any]]],
+    name: str = "evaluation",
+    params: Params | None = None,
 ) -> Evaluation:
-    """Return the metrics of the losses and outcomes of every batch; examples without targets do not count."""
+    """Return the metrics of the losses and outcomes of every batch; examples without targets do not count.
+
+    With the model's `params` a loss that is not finite is an error, which names them if they are the cause.
+    """
     if not batches:
         raise DataError(f"{name}: it has no examples")
     fetched = jax.device_get(list(batches))
     named = [{"loss": loss.total, "targets": loss.weight, **values} for loss, values in fetched]
+    for number, batch in enumerate(named):
+        bad = batch["loss"][~np.isfinite(batch["loss"])]
+        if params is not None and bad.size:
+            require_finite(params)
+            raise HeadjaxError(f"evaluation: the loss of batch {number}, counted from 0, is {bad[0]}")
     joined = {key: np.concatenate([batch[key] for batch in named]).astype(np.float64) for key in named[0]}
     present = joined["targets"] > 0
     if not present.any():

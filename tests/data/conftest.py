@@ -2,8 +2,8 @@
 
 import pytest
 
-from headjax.data.prepare import prepare
 from headjax.data.rows import RowSource
+from headjax.data.store import prepare
 from tests.data import films
 from tests.data.vocabulary import film_tokenizer
 

@@ -1,7 +1,7 @@
 """Examples of forms, made in memory."""
 
+from headjax.data.forms.form import record_sizes
 from headjax.data.rows import Row
-from headjax.data.store import record_sizes
 from headjax.tokenizers.vocabularies import byte_tokenizer
 
 BYTES = byte_tokenizer()

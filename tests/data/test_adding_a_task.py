@@ -11,7 +11,7 @@ from headjax.core.serialize import from_data, kind, to_data
 from headjax.data.examples import MeasureSpec
 from headjax.data.forms import Encoded, SequenceForm
 from headjax.data.forms.form import text
-from headjax.data.prepare import prepare
+from headjax.data.store import prepare
 from headjax.data.stream import train_iterator
 from headjax.evaluation.measures import Classes
 from headjax.evaluation.task import measure_of

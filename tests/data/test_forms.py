@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import headjax
 from headjax.data.forms import ImageForm, LabelledForm, LanguageForm, SimilarityForm, TranslationForm
+from headjax.data.forms.form import load_rows
 from headjax.data.forms.language import pack
 from headjax.data.rows import Row
-from headjax.data.store import load_rows
 from tests import tiny
 from tests.closeness import assert_close
 from tests.data.making import BYTES, END, examples, texts, train

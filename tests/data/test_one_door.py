@@ -111,6 +111,15 @@ def test_every_command_takes_every_file(form, kind, tmp_path, wordpiece):
     assert form == "images" if inputs is None else inputs.texts
 
 
+def test_neither_case_nor_blanks_of_the_names_of_columns_count(tmp_path, wordpiece):
+    rows = (f"{row['text']}\t{row['label']}" for row in FILMS)
+    path, model = str(write_lines(tmp_path / "rows.tsv", "Text\t Label ", *rows)), model_of("classification", wordpiece)
+    assert headjax.load_task(path, model).count() == COUNT
+    assert headjax.data.DataConfig(task=path).open().form.label_names == ("bad", "good")
+    assert infer_task(model, path).data.load(wordpiece).info["labels"] == ["bad", "good"]
+    assert read_inputs(path).given[:2] == ["bad", "good"]
+
+
 WRONG = [
     *(("questions", "classification", "tsv"), ("squad", "classification", "tsv"), ("mnli", "classification", "tsv")),
     *(("similarity", "classification", "tsv"), ("retrieval", "similarity", "tsv"), ("tokens", "pairs", "tsv")),

@@ -13,9 +13,8 @@ import headjax
 from headjax.core.share import Share
 from headjax.data import store
 from headjax.data.forms import LanguageForm
-from headjax.data.prepare import prepare
 from headjax.data.rows import Row, RowSource
-from headjax.data.store import READ_AHEAD, open_prepared
+from headjax.data.store import READ_AHEAD, open_prepared, prepare
 from headjax.data.stream import train_iterator
 from tests.buckets import path_of
 from tests.data.films import FORM, SIZE, rows
@@ -96,7 +95,7 @@ def test_a_full_disk_keeps_whole_shards_and_the_rest_resumes(prepared_films, run
         headjax.data.DataConfig(task=str(out)).load()
     kept = {file.name: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
     done = run(out)
-    assert done.written == len(done.prepared.shards) - 4
+    assert done.written == len(done.shards) - 4
     assert {name: (out / name).stat().st_mtime_ns for name in kept} == kept
     assert_same(out, prepared_films)
 
@@ -122,7 +121,7 @@ def test_a_finished_folder_is_unfinished_before_its_shards_change(prepared_films
     assert run(out, train=changed_rows(film_rows, 0)).written == 1
     assert headjax.data.DataConfig(task=str(out)).load().train[0]["labels"] == 1
     fewer = run(out, train=RowSource.of([*film_rows["train"].rows()][:5]))
-    assert fewer.prepared.counts("train")["examples"] == len(headjax.data.DataConfig(task=str(out)).load().train) == 5
+    assert fewer.counts("train")["examples"] == len(headjax.data.DataConfig(task=str(out)).load().train) == 5
 
 
 def test_shards_are_written_while_rows_are_still_read(run, tmp_path):
@@ -190,7 +189,7 @@ def test_hosts_read_their_shares_and_write_all_examples_together(order, run, pre
         return mine
 
     written = [run(tmp_path / "films", index, 3, train=RowSource(reading)) for index in order]
-    assert [one.prepared.waiting for one in written] == [tuple(sorted(order[1:])), order[2:], ()]
+    assert [one.waiting for one in written] == [tuple(sorted(order[1:])), order[2:], ()]
     assert len(read) == 70
     assert texts_of(tmp_path / "films") == texts_of(prepared_films)
     with pytest.raises(headjax.DataError, match="hosts was 3 and is 2 now"):
@@ -207,11 +206,11 @@ def test_a_stopped_host_goes_on_and_the_others_never_notice(run, prepared_films,
     with pytest.raises(KeyboardInterrupt):
         run(out, 1, 2, train=RowSource(stopping))
     kept = {file: file.stat().st_mtime_ns for file in out.glob("*.array_record")}
-    assert run(out, 0, 2).prepared.waiting == (1,)
+    assert run(out, 0, 2).waiting == (1,)
     with pytest.raises(headjax.DataError, match=r"films: not prepared to the end \(host 1\)"):
         headjax.data.DataConfig(task=str(out)).load()
     done = run(out, 1, 2)
-    assert 0 < done.written < len(done.prepared.shards)
+    assert 0 < done.written < len(done.shards)
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
     assert texts_of(out) == texts_of(prepared_films)
 

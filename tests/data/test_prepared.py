@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.data.prepare import prepare
-from headjax.data.store import open_prepared
+from headjax.data.store import open_prepared, prepare
 from tests.data.films import FORM, SIZE
 
 

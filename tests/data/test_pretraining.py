@@ -37,34 +37,34 @@ def test_second_parts_follow_or_are_of_another_document():
         documents.append(np.split(np.arange(ends[-1], dtype=np.int32) + 100_000 * number, ends[:-1]))
     generator = np.random.default_rng(1)
     pairs = [
-        (number, pair) for number in range(12) for pair in next_sentence_pairs(documents, number, 61, 0.1, generator)
+        (number, *pair) for number in range(12) for pair in next_sentence_pairs(documents, number, 61, 0.1, generator)
     ]
-    for number, pair in pairs:
-        assert {*pair.first // 100_000} == {number}
-        assert (np.diff(pair.first) == 1).all()
-        assert (np.diff(pair.second) == 1).all()
-        (origin,) = {*pair.second // 100_000}
-        assert (origin == number) == pair.follows
-        if pair.follows and len(pair.first) + len(pair.second) < 61:
-            assert pair.second[0] == pair.first[-1] + 1
-    sizes = np.asarray([len(pair.first) + len(pair.second) for _, pair in pairs])
+    for number, first, second, follows in pairs:
+        assert {*first // 100_000} == {number}
+        assert (np.diff(first) == 1).all()
+        assert (np.diff(second) == 1).all()
+        (origin,) = {*second // 100_000}
+        assert (origin == number) == follows
+        if follows and len(first) + len(second) < 61:
+            assert second[0] == first[-1] + 1
+    sizes = np.asarray([len(first) + len(second) for _, first, second, _ in pairs])
     assert sizes.max() == 61
-    assert all(len(pair.first) and len(pair.second) for _, pair in pairs)
+    assert all(len(first) and len(second) for _, first, second, _ in pairs)
     assert 0.8 < np.mean(sizes > 40) < 1.0  # but for those made shorter at random and the ends of documents
     assert len(pairs) > 300
-    assert 0.35 < np.mean([pair.follows for _, pair in pairs]) < 0.55  # half, less those that nothing can follow
+    assert 0.35 < np.mean([pair[-1] for pair in pairs]) < 0.55  # half, less those that nothing can follow
     # But for what was cut off to fit, every sentence is in some pair of its own document.
-    parts = [part for number, pair in pairs for part in (pair.first, pair.second) if part[0] // 100_000 == number]
+    parts = [part for number, first, second, _ in pairs for part in (first, second) if part[0] // 100_000 == number]
     everything = np.concatenate([sentence for document in documents for sentence in document])
     assert np.isin(everything, np.concatenate(parts)).mean() > 0.8
 
 
 def test_one_sentence_each():
     documents = [[np.asarray([1, 2, 3])], [np.asarray([7])]]
-    (pair,) = next_sentence_pairs(documents, 0, 10, 0.0, np.random.default_rng(0))
-    assert pair.first.tolist() == [1, 2, 3]
-    assert pair.second.tolist() == [7]
-    assert not pair.follows
+    ((first, second, follows),) = next_sentence_pairs(documents, 0, 10, 0.0, np.random.default_rng(0))
+    assert first.tolist() == [1, 2, 3]
+    assert second.tolist() == [7]
+    assert not follows
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pyarrow import parquet
 import headjax
 from headjax.data.metrics import ndcg, reciprocal_rank
 from headjax.data.source import recognise, table_columns
-from headjax.evaluation.structured import Ranking, SeveralLabels, entities, tags_of
+from headjax.evaluation.structured import Ranking, SeveralLabels, entities
 from tests import tiny
 from tests.data.making import labels
 from tests.data.vocabulary import WORDS, write_lines
@@ -20,11 +20,8 @@ def spans(*tags, judged=None):
     """The entities of a sentence: type, first and last word."""
     classes = np.asarray([[NAMES.index(tag) for tag in tags]])
     mask = np.asarray([[True] * len(tags) if judged is None else judged])
-    table = tags_of(NAMES)
-    found = entities(classes, mask, table)
-    kinds = {int(table.kind[i]): name[2:] for i, name in enumerate(NAMES)}
-    begins = np.flatnonzero(np.asarray(found.begins)[0])
-    return [(kinds[int(found.kind[0, i])], int(i), int(found.end[0, i])) for i in begins]
+    begins, kind, end = (np.asarray(array)[0] for array in entities(classes, mask, NAMES))
+    return [(("LOC", "O", "PER")[kind[i]], i, end[i]) for i in np.flatnonzero(begins)]
 
 
 @pytest.mark.parametrize(

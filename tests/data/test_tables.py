@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import headjax
-from headjax.data.readers import split_files
+from headjax.data.spec import split_files
 from headjax.data.tables import header, table_rows
 from tests.data.vocabulary import task_rows, write_lines
 

@@ -209,10 +209,10 @@ def test_spans_are_the_answers(tmp_path, wordpiece):
     path = write_squad(tmp_path / "a.json", SHORT)
     rows = judged(path).load(wordpiece).validation
     assert len(rows) == 2
-    assert rows.windows.questions[1].answers == ("film", "x")
+    assert rows.windows[1].question.answers == ("film", "x")
     for window, answer in enumerate(("very good", "film")):
         row = rows[window]
-        assert rows.windows.answer(window, row["start_positions"], row["end_positions"]) == answer
+        assert rows.windows[window].answer(row["start_positions"], row["end_positions"]) == answer
         assert row["window"] == window
         np.testing.assert_array_equal(row["context_mask"], row["token_type_ids"] * (row["context_mask"] == 1))
     spaced = [{"text": " very good ", "answer_start": 3}]
@@ -227,16 +227,16 @@ def test_spans_are_the_answers(tmp_path, wordpiece):
 def test_long_paragraphs_have_overlapping_windows(tmp_path, wordpiece):
     path = write_squad(tmp_path / "a.json", long_paragraph(), SHORT)
     rows = judged(path, form={"stride": 16}).load(wordpiece).validation
-    windows = [window for window in rows.windows.windows if window.question == 0]
+    windows = [window for window in rows.windows if window.number == 0]
     assert len(windows) == 2
     ends = [window.offsets[window.offsets[:, 1] > 0] for window in windows]
     overlap = {tuple(span) for span in ends[0]} & {tuple(span) for span in ends[1]}
     assert len(overlap) == 16
-    assert ends[-1][-1][1] == len(rows.windows.questions[0].context)
+    assert ends[-1][-1][1] == len(rows.windows[0].question.context)
     spans = [(int(rows[i]["start_positions"]), int(rows[i]["end_positions"])) for i in range(2)]
     assert spans[0] == (0, 0)
-    assert rows.windows.answer(1, *spans[1]) == "unhappy"  # three pieces
-    assert rows.windows.windows[2].question == 1
+    assert rows.windows[1].answer(*spans[1]) == "unhappy"  # three pieces
+    assert rows.windows[2].number == 1
 
 
 def asked(**fields):
@@ -268,7 +268,7 @@ def test_questions_are_cut_and_some_are_read(tmp_path, wordpiece):
     entry = {"id": "q", "question": "a " * 90, "answers": [{"text": "film", "answer_start": 4}]}
     path = write_squad(tmp_path / "a.json", {"context": "The film", "qas": [entry]}, SHORT)
     rows = judged(path, limit=1).load(wordpiece).validation
-    assert [question.id for question in rows.windows.questions] == ["q"]
+    assert {window.question.id for window in rows.windows} == {"q"}
     assert rows[0]["attention_mask"].sum() == QUESTION_LENGTH + 2 + 3
     for fields, given, named in (
         ({"length": 80, "form": {"stride": 128}}, wordpiece, "length: 80"),

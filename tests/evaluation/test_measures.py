@@ -8,11 +8,11 @@ import pytest
 
 import headjax
 from headjax.data.forms import PretrainingForm
-from headjax.data.prepare import prepare
 from headjax.data.rows import Row, RowSource
+from headjax.data.store import prepare
+from headjax.evaluation.predictions import corpus_bleu
 from headjax.evaluation.structured import answer_f1, best_span, exact_match, normalize_answer, squad_metrics
 from headjax.evaluation.task import measure_of
-from headjax.evaluation.translation import corpus_bleu
 from tests.closeness import close_to
 from tests.data.squad import SHORT, long_paragraph, write_squad
 from tests.data.vocabulary import TEXT, WORDS
@@ -157,15 +157,15 @@ def test_a_question_is_answered_by_its_best_window(reader, squad):
     task = headjax.load_task(squad, reader)
     assert task.data.validation[0]["input_ids"].shape == (100,)  # as many as the model has positions
     found = headjax.measure_task(reader, task, batch_size=2)
-    assert found.examples == len(task.data.validation.windows.windows)
+    assert found.examples == len(task.data.validation.windows)
     answers = task.measure.answers(found.outcomes)
     assert list(answers) == [0, 1, 2]
-    windows = [window.question for window in task.data.validation.windows.windows]
-    best = int(np.argmax(np.where(np.equal(windows, 0), found.outcomes["score"], -np.inf)))
+    windows = task.data.validation.windows
+    best = int(np.argmax(np.where([window.number == 0 for window in windows], found.outcomes["score"], -np.inf)))
     start, end = (int(found.outcomes[name][best]) for name in ("start", "end"))
-    assert answers[0] == task.data.validation.windows.answer(best, start, end)
-    gold = [question.answers for question in task.data.validation.windows.questions]
-    values = [answer_f1(answers[number], gold[number]) for number in range(3)]
+    assert (answers[0].text, answers[0].score) == (windows[best].answer(start, end), found.outcomes["score"][best])
+    gold = {window.number: window.question.answers for window in windows}
+    values = [answer_f1(answers[number].text, gold[number]) for number in range(3)]
     assert found.metrics["f1"] == pytest.approx(np.mean(values))
     np.testing.assert_allclose(task.measure.values(found.outcomes), values)
     assert (task.primary_metric, task.higher_is_better) == ("f1", True)

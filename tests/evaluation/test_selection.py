@@ -8,7 +8,7 @@ import pytest
 
 import headjax
 from headjax.data.examples import Padded, TokenBlocks, sequences
-from headjax.data.forms.questions import Question, QuestionWindows, Window, Windows
+from headjax.data.forms.questions import Question, QuestionWindows, Window
 from headjax.evaluation.measures import Classes, LanguageModelling
 from headjax.evaluation.selection import RULE, describe, in_words, joined, selection_of
 from headjax.evaluation.structured import Spans
@@ -140,13 +140,13 @@ def test_measures_follow_the_examples():
     found = LanguageModelling(words_per_token=0.9, bytes_per_token=4.0).on((), ratios)
     assert found == LanguageModelling(words_per_token=0.5, bytes_per_token=3.0)
     questions = tuple(Question(name, "which?", text, ("a",), 0) for name, text in (("q", "a b"), ("r", "a c")))
-    windows = Windows(questions, tuple(Window(number, np.zeros((4, 2), np.int64)) for number in (0, 0, 1)))
+    windows = tuple(Window(number, questions[number], np.zeros((4, 2), np.int64)) for number in (0, 0, 1))
     records = [
         {"offsets": window.offsets, "question": np.frombuffer(json.dumps(asked).encode() if asked else b"", np.uint8)}
-        for window, asked in zip(windows.windows, (questions[0], None, questions[1]), strict=True)
+        for window, asked in zip(windows, (questions[0], None, questions[1]), strict=True)
     ]
     train = QuestionWindows(records, np.full(3, 4), 8, lambda record, length: {}, all_records=records)
-    spans = Spans(windows=Windows((), ()))
-    assert spans.on(train, {}).windows.questions == questions
+    spans = Spans()
+    assert spans.on(train, {}).windows[-1].question == questions[1]
     together = {spans.on(train, {}).together({"window": np.int32(number)}) for number in (0, 1)}
     assert together == {"a b"}

@@ -97,8 +97,7 @@ def test_outcomes_serve_ablation(classifier, table):
     found = headjax.ablate(classifier, task.batches(4), metrics=task.measure.of_model())
     for number in (1, 2):
         head = found.heads[number]
-        names = task.measure.outcomes()
-        metrics = task.measure.metrics({name: found.ablated[name][number] for name in names})
+        metrics = task.measure.metrics({name: found.ablated[name][number] for name in task.measure.columns})
         masked = headjax.evaluate_task(headjax.gated(classifier, {head: 0.0}), task, batch_size=4)
         assert metrics == close_to({name: masked[name] for name in metrics}, sums=tiny.SUMS)
 
@@ -121,7 +120,7 @@ def test_outcomes_serve_ablation(classifier, table):
             {"tokenizer": headjax.byte_tokenizer()},
             "^task: .*language model",
         ),
-        ("TABLE", headjax.tasks.Classification(classes=3), {"tokenizer": None}, "^task: .*tokenizer"),
+        ("TABLE", headjax.tasks.Classification(classes=3), {"tokenizer": None}, "^model: .*tokenizer"),
         ("sst", headjax.tasks.Classification(classes=3), {}, "^task: .*'sst'; did you mean 'sst2'"),
         ("missing.tsv", headjax.tasks.Classification(classes=3), {}, r"^missing\.tsv: "),
         ("ODD", headjax.tasks.Classification(classes=3), {}, r"odd\.csv: .* remark"),
@@ -188,7 +187,7 @@ def test_similarity_scores_heads_and_has_finite_gradients_at_padding(plain, simi
     assert min(scores.values["importance"].values()) > 0
     last = list(task.batches(4))[-1]
     assert np.isnan(last["labels"]).any()
-    assert np.isfinite(task.measure.outcomes()["label"](fitted(last), last)).all()  # or `ablate` refuses the batch
+    assert np.isfinite(task.measure.outcomes(fitted(last), last)["label"]).all()  # or `ablate` refuses the batch
 
     def loss(params):
         return fitted.losses(fitted.replace(params=params).forward(last), last).mean()

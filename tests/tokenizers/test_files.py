@@ -130,7 +130,7 @@ def test_examples_are_cut_on_their_side(tmp_path):
     theirs, ours = auto(tmp_path), headjax.read_tokenizer(tmp_path)
     for second in (None, pair):
         expected = theirs(text, second, truncation=True, max_length=6)["input_ids"]
-        assert encode_sequences(ours, [text], second and [second], max_length=6).ids[0].tolist() == expected
+        assert encode_sequences(ours, [text], second and [second], max_length=6)["input_ids"][0].tolist() == expected
 
 
 def test_a_model_without_types_reads_both_texts_of_a_pair_as_one(tmp_path):

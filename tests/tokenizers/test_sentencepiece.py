@@ -85,7 +85,7 @@ def marian(tmp_path):
 def test_marian_cuts_each_language_by_its_own_file(marian):
     ours, theirs = headjax.read_tokenizer(marian), auto(marian)
     texts = [*TEXTS, "the rat sat on  the dog", ">>deu<< the cat"]
-    found = [ids.tolist() for ids in encode_sequences(ours, texts, max_length=100_000).ids]
+    found = [ids.tolist() for ids in encode_sequences(ours, texts, max_length=100_000)["input_ids"]]
     assert found == theirs(texts)["input_ids"]
     found = [[*ids.tolist(), 0] for ids in ours.for_targets.encode(GERMAN)]
     assert found == theirs(text_target=GERMAN)["input_ids"]

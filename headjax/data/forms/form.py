@@ -1,38 +1,44 @@
-"""Base of the forms: a form encodes rows as records, makes examples of records, and names their measure."""
+"""Base of the forms: a form encodes rows as records, makes examples of records, and names their measure.
+
+`load_rows` does all of it for rows in memory; `headjax.data.store` keeps the records on disk.
+"""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
 import functools
+import hashlib
+import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
 from headjax.core.class_names import ClassIndex, label_name, tell_nothing
 from headjax.core.errors import DataError
 from headjax.core.fields import Checked, unknown_name
+from headjax.core.serialize import to_data
 from headjax.data.examples import (
     ExampleSource,
     MeasureSpec,
     Padded,
     Record,
     Records,
+    TaskData,
+    each,
     pad_sequence,
     padding_id,
     rounded_length,
 )
-from headjax.data.rows import Row, Split
+from headjax.data.rows import Row, Split, fingerprint
 from headjax.tokenizers.tokenizer import Tokenizer
 
 Seed = tuple[int, ...]
 
-MISSING = "missing_labels"
-"""Name of the count of rows without a label, which are left out; counts without it have none."""
-
-CLASS_METRICS = ("accuracy", "macro_f1", "matthews")
-"""Metrics of classes if a task names none."""
+MISSING = "missing_labels"  # name of the count of rows without a label, which are left out; counts without it have none
+CLASS_METRICS = ("accuracy", "macro_f1", "matthews")  # metrics of classes if a task names none
 
 
 class Encoded(NamedTuple):
@@ -151,7 +157,6 @@ class SequenceForm(Form):
         return Padded(records, sizes, rounded_length(sizes, self.limit), pad)
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
-        """Return a record as an example of a length."""
         return pad_sequence(record, length, columns=self.columns, targets=self.targets, padding_id=padding_id)
 
 
@@ -170,7 +175,94 @@ def text_counts(texts: Sequence[str], tokens: int) -> dict[str, int]:
     return {"tokens": tokens, "words": words, "bytes": size}
 
 
-def language_measure(counts: Mapping[str, Any]) -> MeasureSpec:
-    """Return the measure of text: perplexity per token, word and byte."""
-    ratios = ("words_per_token", "bytes_per_token")
-    return MeasureSpec("language_modelling", {name: counts[name] for name in ratios if name in counts})
+class Stored(NamedTuple):
+    """The records of a split, in memory or on disk, with their numbers of tokens."""
+
+    records: Records
+    sizes: np.ndarray
+    counts: Mapping[str, Any]
+
+
+def load_rows(
+    form: Form,
+    rows: Mapping[Split, Sequence[Row]],
+    tokenizer: Tokenizer | None,
+    info: Mapping[str, Any],
+    metrics: Sequence[str] = (),
+    seed: Seed = (0,),
+) -> TaskData:
+    """Encode rows in memory and return them as a task's data."""
+    known = checked(form, tokenizer)
+    splits: dict[Split, Stored] = {}
+    label = ""
+    for split, some in rows.items():
+        records, counts = form.encode(known, some, split, seed)
+        if some and not len(records):
+            raise DataError(form.nothing(split, counts, some[0].place))
+        splits[split] = Stored(records, record_sizes(form, records), totals([(len(records), counts)]))
+        label = next((row.columns["label"] for row in some if "label" in row.columns), label)
+    data = data_hash(form, tokenizer, seed, fingerprint(rows.get("train", ())))
+    return task_data(form, tokenizer, splits, {"data": data, **info}, metrics, label=label)
+
+
+def checked(form: Form, tokenizer: Tokenizer | None) -> Tokenizer:
+    """Return the tokenizer if it suits a form; None for a form without text."""
+    if form.reads_text:
+        if tokenizer is None:
+            raise DataError("tokenizer: text needs one")
+        form.check(tokenizer)
+    return cast(Tokenizer, tokenizer)
+
+
+def data_hash(form: Form, tokenizer: Tokenizer | None, seed: Any, rows: Any) -> str:
+    """Return the hash of everything that examples depend on, which checkpoints hold."""
+    parts = [to_data(form), tokenizer.fingerprint if tokenizer else "", seed, rows]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def task_data(
+    form: Form,
+    tokenizer: Tokenizer | None,
+    splits: Mapping[Split, Stored],
+    info: Mapping[str, Any],
+    metrics: Sequence[str] = (),
+    threads: int = 0,
+    label: str = "",
+) -> TaskData:
+    """Return records, wherever they are stored, as a task's data; `label` is the column of the labels of a table."""
+    missing = {split: stored.counts[MISSING] for split, stored in splits.items() if MISSING in stored.counts}
+    if missing:
+        some = (f"{count:,} of {count + len(splits[split].records):,} in {split}" for split, count in missing.items())
+        where = f" in the column {label}" if label else ""
+        text = f"rows without a label{where} (blank, null, - or -1) are left out, {', '.join(some)}"
+        warnings.warn(f"{info.get('text', info.get('task', ''))}: {text}", UserWarning, stacklevel=2)
+    known = cast(Tokenizer, tokenizer)
+    sources: dict[Split, ExampleSource] = {
+        split: form.examples(known, stored.records, stored.sizes, split) if len(stored.records) else ()
+        for split, stored in splits.items()
+    }
+    described: dict[str, Any] = {**info, **{split: dict(stored.counts) for split, stored in splits.items()}}
+    described |= {"tokenizer": tokenizer.fingerprint} if tokenizer is not None else {}
+    described |= {"labels": [*form.label_names]} if form.label_names else {}
+    if protocol := form.protocol(known, splits["validation"].counts):
+        described["protocol"] = protocol
+    validation = sources["validation"]
+    measured = form.measured(metrics, splits["validation"].counts, validation)
+    return TaskData(tokenizer, sources.get("train", ()), validation, described, measured, threads)
+
+
+def record_sizes(form: Form, records: Records) -> np.ndarray:
+    """Return the numbers of tokens, int32 `[records]`."""
+    return np.asarray([form.tokens(record) for record in each(records)], np.int32)
+
+
+def totals(parts: Iterable[tuple[int, Mapping[str, int]]]) -> dict[str, Any]:
+    """Return the sums of examples and counts, with words and bytes per token where they are known."""
+    total: dict[str, Any] = {"examples": 0}
+    for examples, counts in parts:
+        for name, count in {"examples": examples, **counts}.items():
+            total[name] = total.get(name, 0) + count
+    for name in ("words", "bytes"):
+        if name in total and total.get("tokens"):
+            total[f"{name}_per_token"] = total[name] / total["tokens"]
+    return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import zlib
 from collections.abc import Mapping, Sequence
@@ -50,13 +51,12 @@ class LabelledForm(SequenceForm):
         kept = [row for row in rows if self.has_label(row.values["label"])]
         first = [text(row, "text") for row in kept]
         second = [str(row.values["second"]) for row in kept] if self.pairs else None  # blank in two pairs of QQP
-        encoded = encode_sequences(tokenizer, first, second, max_length=self.length)
+        columns = encode_sequences(tokenizer, first, second, max_length=self.length)
         records: list[Record] = [
             {"input_ids": ids, "token_type_ids": types.astype(np.uint8), "labels": self.target(row)}
-            for ids, types, row in zip(encoded.ids, encoded.types, kept, strict=True)
+            for ids, types, row in zip(*columns.values(), kept, strict=True)
         ]
-        counts = text_counts([*first, *(second or ())], sum(map(len, encoded.ids)))
-        return Encoded(records, counts | _left_out(rows, kept))
+        return _encoded(records, [*first, *(second or ())], rows)
 
     def has_label(self, label: Any) -> bool:
         """Return whether a label is a class or a number."""
@@ -137,8 +137,7 @@ class SimilarityForm(SequenceForm):
             score = np.asarray([finite(row.place, row.values[label]) / self.scale], np.float32)
             record = {name: column[number] for name, column in columns.items()}
             records.append(record | {"labels": score} | self.more(row))
-        counts = text_counts([*texts[0], *texts[1]], sum(map(self.tokens, records)))
-        return Encoded(records, counts | _left_out(rows, kept))
+        return _encoded(records, [*texts[0], *texts[1]], rows)
 
     def more(self, row: Row) -> dict[str, np.ndarray]:
         """Return further targets of a row."""
@@ -189,29 +188,32 @@ class TagForm(SequenceForm):
     def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         backend = changeable(tokenizer)
         backend.enable_truncation(self.length, direction=tokenizer.truncation_side)
-        sizes = [len(row.values["tokens"]) for row in rows]
-        for row, size in zip(rows, sizes, strict=True):
-            if size != (tags := len(row.values["tags"])) or not size:
-                raise DataError(f"{row.place}: {size} words with {tags} tags")
+        words_of = [list(row.values["tokens"]) for row in rows]
+        for row, words in zip(rows, words_of, strict=True):
+            if len(words) != (tags := len(row.values["tags"])) or not words:
+                raise DataError(f"{row.place}: {len(words)} words with {tags} tags")
         with library_errors(CANNOT_READ):
-            encoded = backend.encode_batch([list(row.values["tokens"]) for row in rows], is_pretokenized=True)
+            encoded = backend.encode_batch(words_of, is_pretokenized=True)
         records: list[Record] = []
         for row, encoding in zip(rows, encoded, strict=True):
-            words: Any = encoding.word_ids
-            numbers = [self.number(tag, row.place) for tag in row.values["tags"]]
-            firsts = [word is not None and word != before for word, before in zip(words, [None, *words], strict=False)]
-            labels = [numbers[word] if first else IGNORED for word, first in zip(words, firsts, strict=True)]
+            numbers, places = [self.number(tag, row.place) for tag in row.values["tags"]], encoding.word_ids
+            labels = [
+                IGNORED if word is None or word == before else numbers[word]
+                for before, word in itertools.pairwise([None, *places])
+            ]
             columns = zip(self.columns, (encoding.ids, tokenizer.types(encoding), labels), strict=True)
             records.append({name: np.asarray(column, np.int32) for name, column in columns})
-        return Encoded(records, {"words": sum(sizes), "tokens": sum(map(self.tokens, records))})
+        return Encoded(records, {"words": sum(map(len, words_of)), "tokens": sum(map(self.tokens, records))})
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
         return super().pad(record, length, padding_id) | {"labels": padded(record["labels"], length, IGNORED)}
 
 
-def _left_out(rows: Sequence[Row], kept: Sequence[Row]) -> dict[str, int]:
-    """Return how many rows have no label, if any."""
-    return {MISSING: len(rows) - len(kept)} if len(kept) < len(rows) else {}
+def _encoded(records: Sequence[Record], texts: Sequence[str], rows: Sequence[Row]) -> Encoded:
+    """Return the records of the rows that have a label with their counts."""
+    counts = text_counts(texts, sum(len(record["input_ids"]) for record in records))
+    left_out = len(rows) - len(records)
+    return Encoded(records, counts | ({MISSING: left_out} if left_out else {}))
 
 
 def finite(place: str, value: Any) -> float:

@@ -26,12 +26,11 @@ from headjax.data.examples import (
     padding_id,
     rounded_length,
 )
-from headjax.data.forms.form import Encoded, Form, Seed, language_measure, text_counts
+from headjax.data.forms.form import Encoded, Form, Seed, text_counts
 from headjax.data.rows import Row, Split
 from headjax.tokenizers.tokenizer import Tokenizer
 
-OPEN_ROWS = 32
-"""Number of rows that are filled at the same time; when another is needed, the fullest is closed."""
+OPEN_ROWS = 32  # number of rows that are filled at the same time; when another is needed, the fullest is closed
 
 
 def pack(sizes: np.ndarray, capacity: int) -> list[list[int]]:
@@ -81,7 +80,8 @@ class _EndedForm(Form):
         tokenizer.special_id("eos_token")
 
     def measured(self, metrics: Sequence[str], counts: Mapping[str, Any], source: ExampleSource) -> MeasureSpec | None:
-        return language_measure(counts)
+        ratios = ("words_per_token", "bytes_per_token")
+        return MeasureSpec("language_modelling", {name: counts[name] for name in ratios if name in counts})
 
 
 @kind("language_model_rows")
@@ -111,7 +111,7 @@ class LanguageForm(_EndedForm):
         if self.packed:
             return Encoded(self.packed_rows(encoded, end), counts)
         tokens = np.concatenate([np.zeros(0, np.int32), *(part for ids in encoded for part in (ids, end))])
-        return Encoded(TokenBlocks(tokens, self.length) if len(tokens) >= self.length else [], counts)
+        return Encoded(TokenBlocks(tokens, self.length), counts)
 
     def packed_rows(self, documents: Sequence[np.ndarray], end: np.ndarray) -> list[Record]:
         """Return encoded documents as packed rows, with their lengths."""
@@ -178,7 +178,6 @@ class WikitextForm(LanguageForm):
 
     @property
     def window(self) -> int:
-        """Number of tokens of a window."""
         return self.context or self.length
 
     @property
@@ -285,7 +284,6 @@ class TranslationForm(_EndedForm):
         return (Padded if split == "train" else Translations)(records, sizes, length, pad)
 
     def pad(self, record: Record, length: int, *, padding_id: int, packed: bool) -> dict[str, np.ndarray]:
-        """Return a record as an example of a length."""
         source, target = record["source"], record["target"]
         example = {
             "input_ids": padded(source, length, padding_id),

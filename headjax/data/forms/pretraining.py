@@ -55,25 +55,14 @@ def sentences(text: str) -> list[str]:
     return parts
 
 
-RANDOM_NEXT = 0.5
-"""Share of the pairs of several sentences whose second part is taken from another document."""
-
-Sentences = Sequence[np.ndarray]
-"""A document as the token ids `[tokens]` of its sentences."""
-
-
-class Pair(NamedTuple):
-    """Two parts of text."""
-
-    first: np.ndarray
-    second: np.ndarray
-    follows: bool
+RANDOM_NEXT = 0.5  # share of the pairs of several sentences whose second part is taken from another document
+Sentences = Sequence[np.ndarray]  # a document as the token ids `[tokens]` of its sentences
 
 
 def next_sentence_pairs(
     documents: Sequence[Sentences], number: int, tokens: int, shorter: float, generator: np.random.Generator
-) -> Iterator[Pair]:
-    """Yield the pairs into which one document is cut, as long as possible.
+) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
+    """Yield the pairs into which one document is cut, as long as possible: both parts, and whether the second follows.
 
     Sentences are taken until they have `tokens` tokens, and divided at random into a first and a second part. With
     probability `RANDOM_NEXT`, and always for a single sentence, the second part is replaced by as much text of another
@@ -95,7 +84,7 @@ def next_sentence_pairs(
             start = int(generator.integers(len(other_document)))
             second = np.concatenate(other_document[start : _end(other_document, start, max(1, target - len(first)))])
             place = cut
-        yield Pair(*_shortened(first, second, tokens, generator), follows)
+        yield (*_shortened(first, second, tokens, generator), follows)
 
 
 def _end(document: Sentences, start: int, tokens: int) -> int:
@@ -108,17 +97,14 @@ def _shortened(
     first: np.ndarray, second: np.ndarray, tokens: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the pair cut to `tokens`: tokens are removed from the longer part, at a random end."""
-    parts = [[0, len(first)], [0, len(second)]]
-    sizes = [len(first), len(second)]
-    for front in generator.random(max(sum(sizes) - tokens, 0)) < 0.5:
-        longer = 0 if sizes[0] > sizes[1] else 1
-        sizes[longer] -= 1
-        parts[longer][0 if front else 1] += 1 if front else -1
-    return first[slice(*parts[0])], second[slice(*parts[1])]
+    for front in generator.random(max(len(first) + len(second) - tokens, 0)) < 0.5:
+        part = slice(1, None) if front else slice(-1)
+        first, second = (first[part], second) if len(first) > len(second) else (first, second[part])
+    return first, second
 
 
 class MaskingVocabulary(NamedTuple):
-    """Special and ordinary tokens of a vocabulary."""
+    """The mask token, whether each token is special `[vocabulary]`, and the ids of the ordinary tokens."""
 
     mask: int
     special: np.ndarray
@@ -138,11 +124,8 @@ def masking_vocabulary(tokenizer: Tokenizer) -> MaskingVocabulary:
     return MaskingVocabulary(mask, special, ordinary)
 
 
-CHAPTER = 50_000
-"""Number of characters after which a long document (a book) is continued as another one."""
-
-SPECIAL = 3
-"""Number of special tokens of an example: [CLS] a [SEP] b [SEP]."""
+CHAPTER = 50_000  # number of characters after which a long document (a book) is continued as another one
+SPECIAL = 3  # number of special tokens of an example: [CLS] a [SEP] b [SEP]
 
 
 @kind("pretraining_pairs")
@@ -187,19 +170,19 @@ class PretrainingForm(Form):
         records: list[Record] = []
         for number in range(len(documents)):
             generator = np.random.default_rng([*seed, 0, number])
-            for pair in next_sentence_pairs(documents, number, self.length - SPECIAL, self.shorter, generator):
+            pairs = next_sentence_pairs(documents, number, self.length - SPECIAL, self.shorter, generator)
+            for first, second, follows in pairs:
                 record = {
-                    "input_ids": np.concatenate([cls, pair.first, sep, pair.second, sep]),
-                    "first": np.asarray([len(pair.first) + 2], np.int32),
-                    "next_sentence_label": np.asarray([0 if pair.follows else 1], np.int32),
+                    "input_ids": np.concatenate([cls, first, sep, second, sep]),
+                    "first": np.asarray([len(first) + 2], np.int32),
+                    "next_sentence_label": np.asarray([0 if follows else 1], np.int32),
                 }
                 if split == "validation":
                     record |= self.masked(record["input_ids"], vocabulary, generator)
                 records.append(record)
         random = sum(int(record["next_sentence_label"][0]) for record in records)
-        return Encoded(
-            records, {"documents": len(rows), "tokens": sum(map(self.tokens, records)), "random_next": random}
-        )
+        tokens = sum(map(self.tokens, records))
+        return Encoded(records, {"documents": len(rows), "tokens": tokens, "random_next": random})
 
     def masked(
         self, ids: np.ndarray, vocabulary: MaskingVocabulary, generator: np.random.Generator
@@ -237,12 +220,9 @@ class PretrainingForm(Form):
 
 def _documents(tokenizer: Tokenizer, rows: Sequence[Row]) -> list[Sentences]:
     """Return the rows as documents of encoded sentences: at least two documents, or none."""
-    documents: list[Sentences] = []
-    for row in rows:
-        for chapter in pieces(row.values["text"], CHAPTER):
-            encoded = [ids for ids in tokenizer.encode(sentences("".join(chapter))) if len(ids)]
-            if encoded:
-                documents.append(encoded)
+    chapters = (chapter for row in rows for chapter in pieces(row.values["text"], CHAPTER))
+    encoded = (tokenizer.encode(sentences("".join(chapter))) for chapter in chapters)
+    documents: list[Sentences] = [*filter(None, ([ids for ids in each if len(ids)] for each in encoded))]
     if len(documents) == 1:
         middle = len(documents[0]) // 2
         documents = [documents[0][:middle], documents[0][middle:]] if middle else []

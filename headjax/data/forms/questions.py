@@ -18,8 +18,7 @@ from headjax.data.forms.form import Encoded, Seed, SequenceForm
 from headjax.data.rows import Row, Split
 from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
 
-QUESTION_LENGTH = 64
-"""Number of tokens after which a question is cut, as in the code of Devlin et al. 2019."""
+QUESTION_LENGTH = 64  # number of tokens after which a question is cut, as in the code of Devlin et al. 2019
 
 
 class Question(NamedTuple):
@@ -33,23 +32,15 @@ class Question(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A part of a question's paragraph that fits into one example."""
+    """A part of a question's paragraph that fits into one example; the question, and its number among all."""
 
-    question: int
+    number: int
+    question: Question
     offsets: np.ndarray
 
-
-@dataclasses.dataclass(frozen=True)
-class Windows:
-    """Questions and the windows in which they are read."""
-
-    questions: tuple[Question, ...]
-    windows: tuple[Window, ...]
-
-    def answer(self, window: int, start: int, end: int) -> str:
-        """Return the text from token `start` of a window to token `end`, both included."""
-        question, offsets = self.windows[window]
-        return self.questions[question].context[offsets[start, 0] : offsets[end, 1]]
+    def answer(self, start: int, end: int) -> str:
+        """Return the text from token `start` to token `end`, both included."""
+        return self.question.context[self.offsets[start, 0] : self.offsets[end, 1]]
 
 
 @kind("questions")
@@ -109,18 +100,15 @@ class QuestionForm(SequenceForm):
         if room <= self.stride:
             message = f"{self.length} tokens leave {max(room, 0)} for the paragraph"
             raise DataError(f"length: {message}, stride is {self.stride}")
-        texts = [question.text for question in questions]
         with library_errors(CANNOT_READ):
-            encoded = backend.encode_batch(texts, add_special_tokens=False)
-        ends = [
-            encoding.offsets[QUESTION_LENGTH - 1][1] if len(encoding.ids) > QUESTION_LENGTH else None
-            for encoding in encoded
-        ]
-        cut = [text[:end] for text, end in zip(texts, ends, strict=True)]
+            encoded = backend.encode_batch([question.text for question in questions], add_special_tokens=False)
+        pairs = []
+        for question, encoding in zip(questions, encoded, strict=True):
+            end = encoding.offsets[QUESTION_LENGTH - 1][1] if len(encoding.ids) > QUESTION_LENGTH else None
+            pairs.append((question.text[:end], question.context))
         backend.enable_truncation(self.length, stride=self.stride, strategy="only_second")
-        pairs = zip(cut, (question.context for question in questions), strict=True)
         with library_errors(CANNOT_READ):
-            return [[first, *first.overflowing] for first in backend.encode_batch(list(pairs))]
+            return [[first, *first.overflowing] for first in backend.encode_batch(pairs)]
 
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> QuestionWindows:
         numbered = Mapped(range(len(records)), lambda i: {**records[i], "window": np.asarray([i], np.int32)})
@@ -141,7 +129,7 @@ class QuestionWindows(Padded):
     all_records: Records
 
     @functools.cached_property
-    def windows(self) -> Windows:
+    def windows(self) -> tuple[Window, ...]:
         """All windows with their questions; their records are read once."""
         questions: list[Question] = []
         windows: list[Window] = []
@@ -149,8 +137,8 @@ class QuestionWindows(Padded):
             if record["question"].size:
                 name, text, context, answers, start = json.loads(record["question"].tobytes())
                 questions.append(Question(name, text, context, tuple(answers), start))
-            windows.append(Window(len(questions) - 1, record["offsets"]))
-        return Windows(tuple(questions), tuple(windows))
+            windows.append(Window(len(questions) - 1, questions[-1], record["offsets"]))
+        return tuple(windows)
 
 
 def _question(row: Row) -> Question:
