@@ -18,8 +18,7 @@ from headjax.data import store
 from headjax.data.forms import Form
 from headjax.data.rows import SPLITS, Rows, RowSource, Split, chunks, fingerprint
 from headjax.storage.directories import hold
-from headjax.storage.failures import writing
-from headjax.storage.files import write_file
+from headjax.storage.files import write_file, writing
 from headjax.storage.paths import path_of
 from headjax.tokenizers.tokenizer import Tokenizer
 
