@@ -231,16 +231,10 @@ def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding:
     return jax.jit(omegas, out_shardings=replicated(mesh))
 
 
-def variance(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """Return the variance of `[batch, length, width]`, or of its values at tokens that `mask` marks, in float32.
-
-    The result is NaN where the mask marks none.
-    """
-    x = x.astype(jnp.float32)
-    if mask is None:
-        return jnp.var(x)
-    present = jnp.broadcast_to(mask[:, :, None], x.shape)
-    return jnp.var(x, where=present)
+def variance(x: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Return the variance of `[batch, length, width]` in float32, of the tokens that `mask` marks; NaN without any."""
+    present = None if mask is None else jnp.broadcast_to(mask[:, :, None], x.shape)
+    return jnp.var(x.astype(jnp.float32), where=present)
 
 
 def constant_omega(sub_layers: int) -> float:
