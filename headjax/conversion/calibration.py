@@ -25,21 +25,13 @@ FOLDS = 4
 
 
 class Moments(NamedTuple):
-    """Moments of one attention layer's inputs over all tokens except padding. NumPy, float64.
+    """Moments of one attention layer's inputs over all tokens except padding. NumPy, float64."""
 
-    Attributes:
-        query_mean: `[width]`.
-        query_covariance: `[width, width]`, about that mean.
-        key_mean: `[memory width]`, of keys and values.
-        key_covariance: `[memory width, memory width]`, about that mean.
-        key_within: Covariance about the mean of each sequence, which adds the same to all logits of a row.
-    """
-
-    query_mean: np.ndarray
-    query_covariance: np.ndarray
-    key_mean: np.ndarray
-    key_covariance: np.ndarray
-    key_within: np.ndarray
+    query_mean: np.ndarray  # [width]
+    query_covariance: np.ndarray  # [width, width], about that mean
+    key_mean: np.ndarray  # [memory width], of keys and values
+    key_covariance: np.ndarray  # [memory width, memory width], about that mean
+    key_within: np.ndarray  # about the mean of each sequence, which adds the same to all logits of a row
 
     def of(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the mean and the covariance of the inputs of `query`, `key` or `value`."""
@@ -47,18 +39,12 @@ class Moments(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Calibration batches and their moments by (head stack, layer).
-
-    Attributes:
-        eval_batches: Batches held out for choices: the last of every four.
-        moments: Moments over all batches.
-        fit_moments: Moments over the batches that are not held out.
-    """
+    """Calibration batches and their moments by (head stack, layer)."""
 
     batches: Sequence[Batch]
-    eval_batches: Sequence[Batch]
-    moments: Mapping[HeadLayer, Moments]
-    fit_moments: Mapping[HeadLayer, Moments]
+    eval_batches: Sequence[Batch]  # held out for choices: the last of every four
+    moments: Mapping[HeadLayer, Moments]  # over all batches
+    fit_moments: Mapping[HeadLayer, Moments]  # over the batches that are not held out
 
 
 class Root(NamedTuple):

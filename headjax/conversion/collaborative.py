@@ -165,17 +165,11 @@ def _logits_of(tensor: Products | CP, query: jax.Array) -> jax.Array:
 
 
 class CP(NamedTuple):
-    """T_h = P diag(m_h) S^T: a sum of `rank` outer products (Cordonnier et al. 2020, section 3.3).
+    """T_h = P diag(m_h) S^T: a sum of `rank` outer products (Cordonnier et al. 2020, section 3.3)."""
 
-    Attributes:
-        left: P `[..., rows, rank]`, the shared query projection.
-        mixing: M `[..., heads, rank]`.
-        right: S `[..., columns, rank]`, the shared key projection.
-    """
-
-    left: jax.Array
-    mixing: jax.Array
-    right: jax.Array
+    left: jax.Array  # P [..., rows, rank], the shared query projection
+    mixing: jax.Array  # M [..., heads, rank]
+    right: jax.Array  # S [..., columns, rank], the shared key projection
 
     def products(self) -> Products:
         """Return the same tensor as products: A_h = P diag(m_h), B_h = S."""

@@ -22,9 +22,6 @@ from headjax.core.tensors import Params, flatten, nested
 from headjax.nn import Kind
 from headjax.nn.module import AttentionModule
 
-_FLOAT32 = 4
-"""Bytes of a number: layers are converted in float32."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ToFixed(Target):
@@ -59,7 +56,7 @@ class ToFixed(Target):
         memory = memory_of()
         for name, size in {"head_dim": self.head_dim, "value_dim": self.values}.items():
             field = "head_dim" if self.value_dim is None else name
-            needed = _FLOAT32 * source.num_heads * size * (width + memory_width)
+            needed = 4 * source.num_heads * size * (width + memory_width)  # in float32
             check_memory(field, needed, memory, f"{source.num_heads} heads of {size:,} dimensions")
 
     def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:

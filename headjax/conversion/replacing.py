@@ -132,10 +132,21 @@ class TunixSignature(AttentionAdapter):
         return 1e6  # that of Llama 3 and Qwen 3 of Tunix 0.1.7, whatever their config says
 
     def __call__(
-        self, x: jax.Array, segment_pos: jax.Array, cache: Any, attn_mask: jax.Array | None, segment_ids: Any = None
+        self,
+        x: jax.Array,
+        segment_pos: jax.Array | None,
+        cache: Any,
+        attn_mask: jax.Array | None,
+        segment_ids: Any = None,
     ) -> tuple[None, jax.Array]:
         """Return no cache, and `[batch, query, width]`."""
-        return None, _causal(self.inner, x, cache, attn_mask, segment_ids, segment_pos)
+        if cache is not None:
+            raise HeadjaxError(NO_CACHE)
+        mask = attn_mask
+        if segment_ids is not None:
+            same = segment_ids[:, :, None] == segment_ids[:, None, :]
+            mask = same if mask is None else mask & same
+        return None, self.inner(x, mask=None if mask is None else mask[:, None], positions=segment_pos)
 
 
 class SinCosSignature(TunixSignature):
@@ -154,17 +165,7 @@ class SinCosSignature(TunixSignature):
         self, x: jax.Array, cache: Any, attn_mask: jax.Array | None, sin: Any, cos: Any, segment_ids: Any = None
     ) -> tuple[None, jax.Array]:
         """Return no cache, and `[batch, query, width]`."""
-        return None, _causal(self.inner, x, cache, attn_mask, segment_ids, None)
-
-
-def _causal(inner: Any, x: jax.Array, cache: Any, mask: Any, segment_ids: Any, positions: Any) -> jax.Array:
-    if cache is not None:
-        raise HeadjaxError(NO_CACHE)
-    if segment_ids is not None:
-        same = segment_ids[:, :, None] == segment_ids[:, None, :]
-        mask = same if mask is None else mask & same
-    output: jax.Array = inner(x, mask=None if mask is None else mask[:, None], positions=positions)
-    return output
+        return super().__call__(x, None, cache, attn_mask, segment_ids)
 
 
 def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Iterable[str] | None = None) -> nnx.Module:

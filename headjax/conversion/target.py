@@ -58,15 +58,10 @@ class LayerError(NamedTuple):
 
 
 class ConversionInput(NamedTuple):
-    """One layer to convert, with weights in float32.
+    """One layer to convert, with weights in float32."""
 
-    Attributes:
-        module: Module in the form that the conversion starts from.
-        moments: Moments of its inputs; None without calibration batches.
-    """
-
-    module: Any
-    moments: Moments | None = None
+    module: Any  # in the form that the conversion starts from
+    moments: Moments | None = None  # of its inputs; None without calibration batches
 
     @property
     def attention(self) -> Kind:
@@ -184,15 +179,10 @@ def in_float32(tree: Tree) -> Tree:
 
 
 class Products(NamedTuple):
-    """Tensor of slices T_h = A_h B_h^T, held as its factors: W_Q^h W_K^hT of logits, W_V^h W_O^h of outputs.
+    """Tensor of slices T_h = A_h B_h^T, held as its factors: W_Q^h W_K^hT of logits, W_V^h W_O^h of outputs."""
 
-    Attributes:
-        left: A `[..., rows, heads, dim]`.
-        right: B `[..., columns, heads, dim]`.
-    """
-
-    left: jax.Array
-    right: jax.Array
+    left: jax.Array  # A [..., rows, heads, dim]
+    right: jax.Array  # B [..., columns, heads, dim]
 
     def by_head(self) -> tuple[jax.Array, jax.Array]:
         """Return A and B as `[..., heads, rows, dim]` and `[..., heads, columns, dim]`."""
@@ -270,19 +260,12 @@ def query_key_value(module: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 class Captured(NamedTuple):
-    """Shares of a layer's squared norm that the best of rank 1, 2, ... capture (Cordonnier et al. 2020, figure 1).
+    """Shares of a layer's squared norm that the best of rank 1, 2, ... capture (Cordonnier et al. 2020, figure 1)."""
 
-    Attributes:
-        query: `[rank]`, of W_Q of all heads side by side.
-        key: `[rank]`, of W_K of all heads side by side.
-        product: `[rank]`, of W_Q W_K^T, the sum over heads.
-        product_by_head: `[heads, head_dim]`, of W_Q^h W_K^hT.
-    """
-
-    query: np.ndarray
-    key: np.ndarray
-    product: np.ndarray
-    product_by_head: np.ndarray
+    query: np.ndarray  # [rank], of W_Q of all heads side by side
+    key: np.ndarray  # [rank], of W_K of all heads side by side
+    product: np.ndarray  # [rank], of W_Q W_K^T, the sum over heads
+    product_by_head: np.ndarray  # [heads, head_dim], of W_Q^h W_K^hT
 
 
 def captured_variance(model: Model) -> dict[HeadLayer, Captured]:

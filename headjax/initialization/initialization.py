@@ -32,15 +32,10 @@ from headjax.nn.state import Compute, ForwardOptions, ResidualStep
 
 
 class Setting(NamedTuple):
-    """Conditions of a measurement.
+    """Conditions of a measurement."""
 
-    Attributes:
-        batches: Arrays on the mesh.
-        key: PRNG key of dropout.
-    """
-
-    batches: Sequence[Batch]
-    key: jax.Array
+    batches: Sequence[Batch]  # on the mesh
+    key: jax.Array  # of dropout
     mesh: Mesh
     compute: Compute = Compute()
 
