@@ -122,12 +122,12 @@ def _costs(layer: ConversionInput) -> tuple[jax.Array, jax.Array]:
         key = jnp.tensordot(covariance_root(layer.moments.key_covariance).root, key, 1)
     groups = jnp.asarray(source.groups)
     if source.options.get("query_norm") is not None:
-        query = query / _root_mean_square(query)[:, None] * layer.module.query_norm.gain()
+        query = query / _root_mean_square(query)[None, :, None] * layer.module.query_norm.gain()[None, None]
     of_keys = gram(jnp.swapaxes(query, 0, 1))
     if source.rotary is not None:
         of_keys = jnp.asarray(rotated_mean(source.rotary, np.asarray(of_keys, np.float64)), jnp.float32)
     if source.options.get("key_norm") is not None:  # errors are divided by the keys' size
-        factor = layer.module.key_norm.gain() / _root_mean_square(key)[groups, None]
+        factor = layer.module.key_norm.gain()[None] / _root_mean_square(key)[groups, None]
         of_keys = factor[:, :, None] * of_keys * factor[:, None, :]
     of_values = gram(jnp.swapaxes(layer.params["output"]["kernel"], 1, 2))
     kv_heads = key.shape[1]

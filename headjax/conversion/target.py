@@ -239,9 +239,9 @@ def query_key_value(module: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     if isinstance(module, GroupedAttention):
         query, key, groups = module.query[...], module.key[...], jnp.asarray(module.groups)
         if module.query_norm is not None:
-            query = query * module.query_norm.gain()
+            query = query * module.query_norm.gain()[None, None]
         if module.key_norm is not None:
-            key = key * module.key_norm.gain()
+            key = key * module.key_norm.gain()[None, None]
         return query * module.logit_scale, key[:, groups], module.value[:, groups]
     if isinstance(module, CollaborativeAttention):
         query, key = module.query[:, None, :] * module.mixing[...][None], module.key[...]
