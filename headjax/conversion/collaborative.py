@@ -91,13 +91,13 @@ class ToCollaborative(Target):
         source, params = layer.attention, layer.params
         new: Params = {"query": factors.left, "key": factors.right, "mixing": factors.mixing}
         new |= {name: params[name] for name in ("value", "output", "value_bias") if name in params}
-        calibrated = layer.moments is not None and not self._is_exact(source)
-        if source.projection_bias or calibrated:
+        moments = None if self._is_exact(source) else layer.moments
+        if source.projection_bias or moments is not None:
             # u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x), the second term if calibrated
             products, bias = scaled_query_key(layer), layer.bias("query") * carried_scale(source)
             new["content_bias"] = jnp.einsum("mhd,hd->mh", products.right, bias, precision="highest")
-            if calibrated:
-                mean = jnp.asarray(layer.moments.query_mean, jnp.float32)
+            if moments is not None:
+                mean = jnp.asarray(moments.query_mean, jnp.float32)
                 new["content_bias"] += _logits_of(products, mean) - _logits_of(factors, mean)
         config = Kind(
             CollaborativeAttention,

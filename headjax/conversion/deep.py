@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Collection, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -122,7 +122,7 @@ def split_layer(layer: Block, parts: int) -> list[Block]:
     split = []
     for i in range(parts):
         attentions = {slot: pieces[i] for slot, pieces in cut.items()}
-        kinds = {slot: attention.kind for slot, attention in attentions.items()}
+        kinds: dict[str, Any] = {slot: attention.kind for slot, attention in attentions.items()}
         weights = {slot: arrays(piece) for slot, piece in (attentions | {FEED_FORWARD: units[i]}).items()}
         new = fresh(Block, dataclasses.replace(config, hidden=units[i].hidden, **kinds))
         split.append(bind(new, (last if i == parts - 1 else between) | weights))

@@ -74,10 +74,11 @@ class ToLatent(Target):
         biased = source.projection_bias or layer.moments is not None
         if biased:
             params |= {f"{name}_bias": layer.bias(name) for name in ("query", "key", "value")}
-        for name in ("key", "value") if layer.moments is not None else ():
-            lost = layer.params[name] - jnp.einsum("mr,rhd->mhd", down, params[name])
+        if layer.moments is not None:
             mean = jnp.asarray(layer.moments.key_mean, jnp.float32)
-            params[f"{name}_bias"] += jnp.einsum("m,mhd->hd", mean, lost)
+            for name in ("key", "value"):
+                lost = layer.params[name] - jnp.einsum("mr,rhd->mhd", down, params[name])
+                params[f"{name}_bias"] += jnp.einsum("m,mhd->hd", mean, lost)
         if must_rebuild(source):
             config = Kind(CompressedAttention, inner=source.replace(projection_bias=biased), rank=self.rank)
             return layer.module.like(config, {"latent": down, "inner": params})

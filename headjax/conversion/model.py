@@ -103,11 +103,11 @@ def convert(
     if reconstruct and not calibration.batches:
         raise ConfigError("reconstruct: needs calibration batches")
     with progress(f"converting {len(targets)} layers", 0, ""):
-        targets, plain, divergences = _chosen(model, targets, calibration, seed, plain)
-        converted, errors = _build(model, targets, calibration.moments, seed, plain)
+        chosen, plain, divergences = _chosen(model, targets, calibration, seed, plain)
+        converted, errors = _build(model, chosen, calibration.moments, seed, plain)
     converted = converted.with_entry(
         "convert",
-        to={f"{stack}/{layer}": describe(target) for (stack, layer), target in targets.items()},
+        to={f"{stack}/{layer}": describe(target) for (stack, layer), target in chosen.items()},
         calibrated=bool(calibration.moments) and not plain,
         seed=seed,
         relative_error={f"{error.stack}/{error.layer}": error.relative_error for error in errors},
@@ -292,6 +292,6 @@ def describe(target: Target) -> str:
     return f"{target.name}:{','.join(options)}" if options else target.name
 
 
-def _options(cls: type[Any]) -> dict[str, Option]:
+def _options(cls: Any) -> dict[str, Option]:
     """Return the fields that text can set: those that hold no group of fields."""
     return {name: option for name, option in options_of(cls).items() if not groups_in(option.type)}

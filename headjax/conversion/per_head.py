@@ -116,8 +116,8 @@ def extended(layer: ConversionInput, name: str) -> Extended:
     weight, bias = layer.params[name], layer.bias(name)
     if layer.moments is None:
         return Extended(jnp.concatenate([weight, bias[None]]), None, None)
-    mean, covariance = layer.moments.of(name)
-    mean, root = jnp.asarray(mean, jnp.float32), covariance_root(covariance)
+    centre, covariance = layer.moments.of(name)
+    mean, root = jnp.asarray(centre, jnp.float32), covariance_root(covariance)
     rows = [jnp.tensordot(root.root, weight, 1), (bias + jnp.tensordot(mean, weight, 1))[None]]
     return Extended(jnp.concatenate(rows), root.inverse, mean)
 

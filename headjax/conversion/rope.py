@@ -109,7 +109,7 @@ def rotary_keys_of(layer: ConversionInput) -> RotaryKeys:
     inverse = vectors / np.sqrt(values)
     share, basis = np.linalg.eigh(inverse.T @ within @ inverse)
     root = basis.T @ (vectors * np.sqrt(values)).T
-    return RotaryKeys(np.tensordot(root, key, 1), np.clip(share, LEAST_SEEN, 1.0), *costs, inverse @ basis)
+    return RotaryKeys(np.tensordot(root, key, 1), np.clip(share, LEAST_SEEN, 1.0), costs[0], costs[1], inverse @ basis)
 
 
 def rotated_mean(rotary: Rotary, grams: np.ndarray) -> np.ndarray:
