@@ -10,21 +10,18 @@ import jax
 import numpy as np
 
 from benchmarks.result import SPREAD, BenchResult, pytorch
+from benchmarks.train_step import our_step
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import Kind
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, time_in_turns
-from headjax.mesh.distributed import put_batch
-from headjax.mesh.mesh import MeshConfig
 from headjax.models.config import ModelConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.state import Compute
 from headjax.report.tables import Column, Table
-from headjax.training.optimizer import AdamW, ConstantRate
-from headjax.training.step import Trainer
 
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
 """Dense bfloat16 FLOPs a second of a card whose name contains the key."""
@@ -76,7 +73,9 @@ def run(progress: Progress = silent, sizes: tuple[Size, ...] = SIZES) -> BenchRe
     for size in sizes:
         kernel = "cudnn" if card.platform == "gpu" else "einsum"
         orders = {"scanned": True, "unrolled": False}
-        sides = {f"headjax, {kernel}, {name}": _ours(size, kernel, scan) for name, scan in orders.items()}
+        config, batch = _config(size), _batch(size)
+        computes = {name: Compute(dtype="bfloat16", attention=kernel, scan=scan) for name, scan in orders.items()}
+        sides = {f"headjax, {kernel}, {name}": our_step(config, batch, compute=each) for name, each in computes.items()}
         timings = time_in_turns(sides, repeats=REPEATS, settle=SETTLE, progress=progress)
         timings |= time_in_turns({"PyTorch": _peer(size, card.platform)}, repeats=REPEATS, settle=SETTLE)
         for name, timing in timings.items():
@@ -107,19 +106,6 @@ def _config(size: Size) -> ModelConfig:
         num_layers=size.layers, vocab_size=size.vocabulary, pooler=None, task=MaskedLanguageModel(), dropout=0.0,
         attention_dropout=0.0,
     )  # fmt: skip
-
-
-def _ours(size: Size, kernel: str, scan: bool) -> Callable[[], Any]:
-    mesh, config = MeshConfig(data=1).build(jax.devices()[:1]), _config(size)
-    optimizer = AdamW(schedule=ConstantRate(peak=1e-4), clip_norm=0.0).build(config.tensors(), 100)
-    trainer = Trainer(config, optimizer, mesh, Compute(dtype="bfloat16", attention=kernel, scan=scan))
-    held, placed = {"state": trainer.first_state()}, put_batch(_batch(size), mesh)
-
-    def once() -> Any:
-        held["state"], metrics = trainer(held["state"], placed)
-        return held["state"], metrics
-
-    return once
 
 
 def _peer(size: Size, platform: str) -> Callable[[], Any]:

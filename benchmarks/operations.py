@@ -12,8 +12,7 @@ from flax import nnx
 
 from benchmarks import generate
 from headjax.conversion import convert
-from headjax.conversion.collaborative import ToCollaborative
-from headjax.conversion.decomposition import Solver, fit_layers
+from headjax.conversion.collaborative import Solver, ToCollaborative, fit_layers
 from headjax.conversion.target import Products
 from headjax.core.tensors import Constant, Zeros, map_tensors
 from headjax.heads.ablation import ablate, ablations_at_once
@@ -207,7 +206,7 @@ def conversion_flops(shape: Shape) -> float:
 
 
 def least_squares_flops(rows: int, heads: int, dim: int, rank: int) -> float:
-    """Count one round of `headjax.conversion.decomposition.sweep`.
+    """Count one round of `headjax.conversion.collaborative.sweep`.
 
     Five products with the heads' own factors; Gram matrices and corrections of P and S, `[rows, rank]`, and of M,
     `[heads, rank]`; and three Cholesky factors of rank^3 / 3 with their inverses of rank^3.

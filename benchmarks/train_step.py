@@ -18,6 +18,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel, TaskOutput
+from headjax.nn.state import Compute
 from headjax.report.tables import Column, Table
 from headjax.training.optimizer import AdamW, ConstantRate
 from headjax.training.step import Trainer
@@ -53,17 +54,20 @@ def _batch() -> dict[str, np.ndarray]:
     return {"input_ids": tokens, "labels": labels}
 
 
-def our_step(config: ModelConfig, batch: Batch, params: Params | None = None) -> Callable[[], Any]:
+def our_step(
+    config: ModelConfig, batch: Batch, params: Params | None = None, compute: Compute = Compute()
+) -> Callable[[], Any]:
     """Return a function that takes one step of AdamW after the other, all on one device and one batch.
 
     Args:
         config: the model.
         batch: the batch.
         params: start from these instead of fresh ones.
+        compute: how to compute.
     """
     mesh = MeshConfig(data=1).build(jax.devices()[:1])
     optimizer = AdamW(schedule=ConstantRate(peak=1e-4), clip_norm=0.0).build(config.tensors(), 100)
-    trainer = Trainer(config, optimizer, mesh)
+    trainer = Trainer(config, optimizer, mesh, compute)
     held, placed = {"state": trainer.first_state(params)}, put_batch(batch, mesh)
 
     def once() -> Any:

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from headjax.core.errors import CLOSED, FAILED, INTERRUPTED, HeadjaxError
-from headjax.storage.failures import causes, format_error, silence_repeats
-from headjax.storage.files import json_text, write_file
+from headjax.storage.files import causes, format_error, json_text, silence_repeats, write_file
 from headjax.version import __version__
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ import numpy as np
 from scipy import stats
 
 from headjax.data.forms.language import Translations
+from headjax.evaluation.predictions import translate
 from headjax.evaluation.specs import load_task
 from headjax.evaluation.task import measure_task
-from headjax.evaluation.predictions import translate
 from headjax.models.model import Model
 from headjax.training.config import TrainConfig, train_config
 from headjax.training.config_file import load_config

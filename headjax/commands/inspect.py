@@ -80,7 +80,7 @@ PARTS = {"query": "W_Q", "key": "W_K", "product": "W_Q W_K^T", "product_by_head"
 
 def _ranks(model: str) -> dict[str, dict[str, dict[str, float]]]:
     """Return the ranks of every layer by part and share."""
-    from headjax.conversion.collaborative import captured_variance, rank_for
+    from headjax.conversion.target import captured_variance, rank_for
     from headjax.hub.either import read_model
 
     return {

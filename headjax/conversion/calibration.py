@@ -25,36 +25,26 @@ FOLDS = 4
 
 
 class Moments(NamedTuple):
-    """Moments of one attention layer's inputs over all tokens except padding. NumPy, float64.
+    """Moments of one attention layer's inputs over all tokens except padding. NumPy, float64."""
 
-    Attributes:
-        query_mean: `[width]`.
-        query_covariance: `[width, width]`, about that mean.
-        key_mean: `[memory width]`, of keys and values.
-        key_covariance: `[memory width, memory width]`, about that mean.
-        key_within: Covariance about the mean of each sequence, which adds the same to all logits of a row.
-    """
+    query_mean: np.ndarray  # [width]
+    query_covariance: np.ndarray  # [width, width], about that mean
+    key_mean: np.ndarray  # [memory width], of keys and values
+    key_covariance: np.ndarray  # [memory width, memory width], about that mean
+    key_within: np.ndarray  # about the mean of each sequence, which adds the same to all logits of a row
 
-    query_mean: np.ndarray
-    query_covariance: np.ndarray
-    key_mean: np.ndarray
-    key_covariance: np.ndarray
-    key_within: np.ndarray
+    def of(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mean and the covariance of the inputs of `query`, `key` or `value`."""
+        return (self.query_mean, self.query_covariance) if name == "query" else (self.key_mean, self.key_covariance)
 
 
 class Calibration(NamedTuple):
-    """Calibration batches and their moments by (head stack, layer).
-
-    Attributes:
-        eval_batches: Batches held out for choices: the last of every four.
-        moments: Moments over all batches.
-        fit_moments: Moments over the batches that are not held out.
-    """
+    """Calibration batches and their moments by (head stack, layer)."""
 
     batches: Sequence[Batch]
-    eval_batches: Sequence[Batch]
-    moments: Mapping[HeadLayer, Moments]
-    fit_moments: Mapping[HeadLayer, Moments]
+    eval_batches: Sequence[Batch]  # held out for choices: the last of every four
+    moments: Mapping[HeadLayer, Moments]  # over all batches
+    fit_moments: Mapping[HeadLayer, Moments]  # over the batches that are not held out
 
 
 class Root(NamedTuple):
@@ -64,24 +54,24 @@ class Root(NamedTuple):
     inverse: jax.Array
 
 
-def covariance_root(covariance: np.ndarray, ridge: float = 1e-4) -> Root:
-    """Return the symmetric square root of a covariance whose eigenvalues are raised by `ridge` times their mean."""
-    # ||C^(1/2) (W - W')||^2 is the mean squared error of x W; the ridge weighs directions that no batch has.
-    matrices = _root(np.ascontiguousarray(covariance, np.float64).tobytes(), ridge)
+RIDGE = 1e-4
+"""Share of a covariance's mean eigenvalue that is added to all: it weighs directions that no batch has."""
+
+
+def covariance_root(covariance: np.ndarray) -> Root:
+    """Return the symmetric square root of a covariance: ||C^(1/2) (W - W')||^2 is the mean squared error of x W."""
+    matrices = _root(np.ascontiguousarray(covariance, np.float64).tobytes())
     return Root(*(jnp.asarray(matrix, jnp.float32) for matrix in matrices))
 
 
-@functools.lru_cache(maxsize=8)
-def _root(covariance: bytes, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return `covariance_root` for the bytes of a covariance, cached: the candidates for a layer need the same few."""
+@functools.lru_cache(maxsize=8)  # the candidates for a layer need the same few
+def _root(covariance: bytes) -> tuple[np.ndarray, np.ndarray]:
     matrix = np.frombuffer(covariance)
     size = math.isqrt(len(matrix))
     values, vectors = np.linalg.eigh(matrix.reshape(size, size))
     values = np.maximum(values, 0.0)
-    values = values + max(ridge * values.mean(), 1e-30)
-    root = (vectors * np.sqrt(values)) @ vectors.T
-    inverse = (vectors / np.sqrt(values)) @ vectors.T
-    return root, inverse
+    roots = np.sqrt(values + max(RIDGE * values.mean(), 1e-30))
+    return (vectors * roots) @ vectors.T, (vectors / roots) @ vectors.T
 
 
 def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None) -> Calibration:

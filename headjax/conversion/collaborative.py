@@ -1,4 +1,7 @@
-"""Multi-head to collaborative attention by CP decompositions, and the variance that shared dimensions capture."""
+"""Multi-head to collaborative attention by CP decompositions T_h = P diag(m_h) S^T.
+
+A decomposition starts from the heads' largest singular values; alternating least squares, accelerated, improve it.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,33 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from headjax.conversion.calibration import Root, covariance_root
-from headjax.conversion.decomposition import CP, Solver, fit_layers, head_svd
-from headjax.conversion.target import (
-    ConversionInput,
-    Products,
-    Target,
-    as_multi_head,
-    bias_or_zeros,
-    find_layers,
-    in_float32,
-    layers_at,
-    multi_head_of,
-    require_rank,
-)
-from headjax.core.errors import ConfigError, require
-from headjax.core.fields import Size
-from headjax.core.programs import one_blas_thread
+from headjax.conversion.target import ConversionInput, Products, Target, gram, head_svd, multi_head_of, squared_norm
+from headjax.core.errors import require
+from headjax.core.fields import Checked, NotNegative, Size
 from headjax.core.tensors import Params
-from headjax.heads.head_id import HeadLayer
-from headjax.models.model import Model
 from headjax.nn import CollaborativeAttention, Kind
 from headjax.nn.module import AttentionModule
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Solver(Checked):
+    """Alternating least squares from an extrapolated point.
+
+        y_k = x_k + beta_k (x_k - x_(k-1)),   x_(k+1) = sweep(y_k),   beta_k Nesterov's, as if for gradient descent
+
+    Momentum restarts with beta = 0 whenever it points against the step just taken (O'Donoghue and Candes 2015) or the
+    error rises beyond rounding (Mitchell, Ye and De Sterck 2020 study such schemes for CP). Extrapolation costs next to
+    nothing, and the number of sweeps to a given error falls several times.
+
+    Attributes:
+        sweeps: Largest number of sweeps.
+        tolerance: Stop once ten sweeps together lower the relative error by less than this share.
+    """
+
+    sweeps: Size = 300
+    tolerance: NotNegative = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,31 +68,37 @@ class ToCollaborative(Target):
     def check(self, attention: Kind, width: int, memory_width: int) -> None:
         source = multi_head_of(attention)
         require(source.rotary is None, "rotary", "rotates between W_Q and W_K, so they cannot be shared")
-        require_rank("shared_dim", self.shared_dim, source.num_heads * source.head_dim, "num_heads * head_dim")
+        most, size = source.num_heads * source.head_dim, self.shared_dim
+        require(size <= most, "shared_dim", f"must be from 1 to num_heads * head_dim = {most}, got {size}")
 
     def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
-        factors_of: dict[int, CP] = {}
-        for members in same_shapes(layers):
-            full = self.shared_dim == layers[members[0]].params["query"][0].size
-            factors = [_side_by_side(layers[i]) for i in members] if full else self._fit(layers, members)
-            factors_of |= dict(zip(members, factors, strict=True))
-        return [self._layer(layer, factors_of[i]) for i, layer in enumerate(layers)]
+        factors: dict[int, CP] = {}
+        same_shapes: dict[tuple[int, ...], list[int]] = {}  # layers that one program decomposes
+        for i, layer in enumerate(layers):
+            if self._is_exact(layer.attention):
+                factors[i] = side_by_side(scaled_query_key(layer))
+            else:
+                same_shapes.setdefault((*layer.params["query"].shape, layer.params["key"].shape[0]), []).append(i)
+        for members in same_shapes.values():
+            inputs = [(scaled_query_key(layers[i]), roots(layers[i])) for i in members]
+            factors |= dict(zip(members, _fitted(inputs, self.shared_dim, self.solver), strict=True))
+        return [self._layer(layer, factors[i]) for i, layer in enumerate(layers)]
 
-    def _fit(self, layers: Sequence[ConversionInput], members: Sequence[int]) -> list[CP]:
-        inputs = [(scaled_query_key(layers[i]), roots(layers[i])) for i in members]
-        with one_blas_thread():
-            factors: list[CP] = jax.block_until_ready(_fitted(inputs, self.shared_dim, self.solver))
-        return factors
+    def _is_exact(self, attention: Kind) -> bool:
+        return bool(self.shared_dim == attention.num_heads * attention.head_dim)
 
     def _layer(self, layer: ConversionInput, factors: CP) -> AttentionModule:
-        source = layer.attention
-        exact = self.shared_dim == source.num_heads * source.head_dim
-        content = _content_bias(layer, None if exact else factors)
-        names = ("value", "output", "value_bias")
-        params: Params = {name: layer.params[name] for name in names if name in layer.params}
-        params |= {"query": factors.left, "key": factors.right, "mixing": factors.mixing}
-        if content is not None:
-            params["content_bias"] = content
+        source, params = layer.attention, layer.params
+        new: Params = {"query": factors.left, "key": factors.right, "mixing": factors.mixing}
+        new |= {name: params[name] for name in ("value", "output", "value_bias") if name in params}
+        moments = None if self._is_exact(source) else layer.moments
+        if source.projection_bias or moments is not None:
+            # u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x), the second term if calibrated
+            products, bias = scaled_query_key(layer), layer.bias("query") * carried_scale(source)
+            new["content_bias"] = jnp.einsum("mhd,hd->mh", products.right, bias, precision="highest")
+            if moments is not None:
+                mean = jnp.asarray(moments.query_mean, jnp.float32)
+                new["content_bias"] += _logits_of(products, mean) - _logits_of(factors, mean)
         config = Kind(
             CollaborativeAttention,
             num_heads=source.num_heads,
@@ -94,27 +106,11 @@ class ToCollaborative(Target):
             shared_dim=self.shared_dim,
             head_dim=source.head_dim,
             value_dim=source.values,
-            content_bias=content is not None,
+            content_bias="content_bias" in new,
             value_bias=source.projection_bias,
             output_bias=source.output_bias,
         )
-        return layer.module.like(config, params)
-
-
-def same_shapes(layers: Sequence[ConversionInput]) -> list[list[int]]:
-    """Return the positions of layers with equal shapes of queries and keys, which one call can decompose."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for i, layer in enumerate(layers):
-        groups.setdefault((*layer.params["query"].shape, layer.params["key"].shape[0]), []).append(i)
-    return list(groups.values())
-
-
-def _side_by_side(layer: ConversionInput) -> CP:
-    """Return the concatenated queries and keys of the heads, mixed by blocks of ones (section 3.1)."""
-    left, right = scaled_query_key(layer)
-    heads, dim = left.shape[1:]
-    owner = jnp.arange(heads * dim)[None, :] // dim == jnp.arange(heads)[:, None]
-    return CP(left.reshape(left.shape[0], -1), owner.astype(left.dtype), right.reshape(right.shape[0], -1))
+        return layer.module.like(config, new)
 
 
 def scaled_query_key(layer: ConversionInput) -> Products:
@@ -150,7 +146,7 @@ def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
 def _fitted(inputs: Sequence[tuple[Products, tuple[Root, Root] | None]], rank: int, solver: Solver) -> list[CP]:
     """Return the factors of layers of equal shapes, in one program."""
     products = [weighted(*each) for each in inputs]
-    fit = fit_layers(Products(*map(jnp.stack, zip(*products, strict=True))), rank, solver).factors
+    fit, _ = fit_layers(Products(*map(jnp.stack, zip(*products, strict=True))), rank, solver)
     factors = [jax.tree.map(lambda array, i=i: array[i], fit) for i in range(len(inputs))]
     return [
         factor
@@ -160,73 +156,189 @@ def _fitted(inputs: Sequence[tuple[Products, tuple[Root, Root] | None]], rank: i
     ]
 
 
-def _content_bias(layer: ConversionInput, factors: CP | None) -> jax.Array | None:
-    """Return u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x), the second term if calibrated; None where both vanish."""
-    mean = None
-    if layer.moments is not None and factors is not None:
-        mean = jnp.asarray(layer.moments.query_mean, jnp.float32)
-    elif not layer.attention.projection_bias:
-        return None
-    bias = bias_or_zeros(layer, "query") * carried_scale(layer.attention)
-    return _content(scaled_query_key(layer), bias, factors, mean)
-
-
 @jax.jit
-def _content(exact: Products, bias: jax.Array, factors: CP | None, mean: jax.Array | None) -> jax.Array:
-    content = jnp.einsum("mhd,hd->mh", exact.right, bias, precision="highest")
-    if factors is not None and mean is not None:
-        content = content + _logits_of(exact, mean) - _logits_of(factors.products(), mean)
-    return content
-
-
-def _logits_of(products: Products, query: jax.Array) -> jax.Array:
+def _logits_of(tensor: Products | CP, query: jax.Array) -> jax.Array:
     """Return T_h^T x of every head, `[columns, heads]`."""
-    inner = jnp.einsum("dhi,d->hi", products.left, query, precision="highest")
-    return jnp.einsum("mhi,hi->mh", products.right, inner, precision="highest")
+    left, right = tensor.products() if isinstance(tensor, CP) else tensor
+    inner = jnp.einsum("dhi,d->hi", left, query, precision="highest")
+    return jnp.einsum("mhi,hi->mh", right, inner, precision="highest")
 
 
-class Captured(NamedTuple):
-    """Shares of a layer's squared norm that the best of rank 1, 2, ... capture (Cordonnier et al. 2020, figure 1).
+class CP(NamedTuple):
+    """T_h = P diag(m_h) S^T: a sum of `rank` outer products (Cordonnier et al. 2020, section 3.3)."""
 
-    Attributes:
-        query: `[rank]`, of W_Q of all heads side by side.
-        key: `[rank]`, of W_K of all heads side by side.
-        product: `[rank]`, of W_Q W_K^T, the sum over heads.
-        product_by_head: `[heads, head_dim]`, of W_Q^h W_K^hT.
+    left: jax.Array  # P [..., rows, rank], the shared query projection
+    mixing: jax.Array  # M [..., heads, rank]
+    right: jax.Array  # S [..., columns, rank], the shared key projection
+
+    def products(self) -> Products:
+        """Return the same tensor as products: A_h = P diag(m_h), B_h = S."""
+        mixed = self.left[..., :, None, :] * self.mixing[..., None, :, :]
+        right = self.right[..., :, None, :]
+        return Products(mixed, jnp.broadcast_to(right, (*right.shape[:-2], *mixed.shape[-2:])))
+
+    def balanced(self) -> CP:
+        """Return the same tensor with three equal norms in every component, which keeps the equations well scaled."""
+        norms = [jnp.maximum(jnp.linalg.norm(factor, axis=-2, keepdims=True), 1e-30) for factor in self]
+        size = jnp.cbrt(norms[0] * norms[1] * norms[2])
+        return CP(*(factor * (size / norm) for factor, norm in zip(self, norms, strict=True)))
+
+
+def side_by_side(products: Products) -> CP:
+    """Return the concatenated dimensions of all heads, mixed by blocks of ones (section 3.1)."""
+    heads, dim = products.left.shape[1:]
+    left, right = (factor.reshape(-1, heads * dim) for factor in products)
+    owner = jnp.arange(heads * dim)[None, :] // dim == jnp.arange(heads)[:, None]
+    return CP(left, owner.astype(left.dtype), right)
+
+
+def concatenation(products: Products, rank: int) -> CP:
+    """Return the heads' dimensions side by side, the `rank` of the largest singular values."""
+    left, values, right = head_svd(products)
+    order = jnp.argsort(-values.reshape(-1), stable=True)[:rank]
+    scaled = (jnp.swapaxes(factor, 0, 1) * jnp.sqrt(values)[None] for factor in (left, right))
+    return CP(*(factor[:, order] for factor in side_by_side(Products(*scaled))))
+
+
+def sweep(products: Products, factors: CP, ridge: jax.Array, proximal: jax.Array) -> tuple[CP, jax.Array, jax.Array]:
+    """Run one round of regularised alternating least squares: P, then S, then M, each the best for the other two.
+
+    Returns the factors, ||T - T'||^2 - ||T||^2 up to rounding, and the sum of the components' squared norms. Both
+    dampings are relative to the diagonal of the equations: `ridge` weighs the components' squared norms, without which
+    they can grow without bound while they cancel each other; `proximal` weighs the distance to the old factor, which
+    keeps the equations solvable and moves no fixed point.
+    """
+    # minimise  sum_h ||A_h B_h^T - P diag(m_h) S^T||^2 + ridge * sum_r ||p_r||^2 ||m_r||^2 ||s_r||^2
+    # Without the ridge P solves P (M^T M * S^T S) = sum_h A_h (B_h^T S diag(m_h)), * by element; likewise S and M.
+    left, mixing, right = factors
+    a, b = products
+
+    def improve(factor: jax.Array, target: jax.Array, normal: jax.Array) -> jax.Array:
+        """Return the X with X normal = target, as a correction of the old one, in which rounding cannot accumulate."""
+        diagonal = jnp.maximum(jnp.diagonal(normal), 1e-30)
+        scale = jax.lax.rsqrt(diagonal)
+        identity = jnp.eye(normal.shape[0], dtype=normal.dtype)
+        scaled = normal * scale[:, None] * scale[None, :] + (ridge + proximal) * identity
+        lower = jnp.linalg.cholesky(scaled, symmetrize_input=False)
+        whitener = jax.lax.linalg.triangular_solve(lower, identity, left_side=True, lower=True)
+        residual = target - factor @ normal - ridge * factor * diagonal[None, :]
+        return factor + (residual * scale[None, :]) @ whitener.T @ whitener * scale[None, :]
+
+    def project(factors: jax.Array, basis: jax.Array) -> jax.Array:
+        """Return F_h^T X of every head: `[rows, heads, dim]` and `[rows, rank]` to `[heads, dim, rank]`."""
+        flat = factors.reshape(factors.shape[0], -1).T @ basis
+        return flat.reshape(*factors.shape[1:], basis.shape[-1])
+
+    def join(factors: jax.Array, projected: jax.Array) -> jax.Array:
+        """Return sum_h F_h X_h diag(m_h): `[rows, heads, dim]` by `[heads, dim, rank]` to `[rows, rank]`."""
+        mixed = projected * mixing[:, None]
+        return factors.reshape(factors.shape[0], -1) @ mixed.reshape(-1, mixed.shape[-1])
+
+    mixing_gram = gram(mixing)
+    left = improve(left, join(a, project(b, right)), mixing_gram * gram(right))
+    left_gram, read = gram(left), project(a, left)
+    right = improve(right, join(b, read), mixing_gram * left_gram)
+    right_gram = gram(right)
+    inner = (read * project(b, right)).sum(axis=1)
+    mixing = improve(mixing, inner, left_gram * right_gram)
+    fitted = left_gram * right_gram * gram(mixing)
+    squared_error = fitted.sum() - 2.0 * (inner * mixing).sum()
+    return CP(left, mixing, right).balanced(), squared_error, jnp.trace(fitted)
+
+
+class _State(NamedTuple):
+    """State between two sweeps: the best point x, the extrapolated point y, and the numbers of the next step."""
+
+    best: CP
+    point: CP
+    value: jax.Array  # squared error of x over ||T||^2
+    size: jax.Array  # squared norms of its components over ||T||^2
+    momentum: jax.Array
+    proximal: jax.Array
+    errors: jax.Array
+    sweeps: jax.Array
+
+
+_WINDOW = 10
+_RIDGE = 1e-3
+"""Weight of the components' squared norms relative to the squared error reached so far, so that it vanishes where the
+fit is exact; see `sweep`."""
+_PROXIMAL = 1e-6
+"""Smallest proximal weight. It grows tenfold while equations are singular."""
+_ROUNDING = 1e-5
+"""Largest rise of an error, relative to ||T||^2, that rounding alone can cause."""
+
+
+def solve(products: Products, start: CP, solver: Solver) -> tuple[CP, jax.Array]:
+    """Improve the start of one tensor until the tolerance or the limit of sweeps is met; see `fit_layers`."""
+    norm = jnp.maximum(squared_norm(products), jnp.finfo(jnp.float32).tiny)
+
+    def step(state: _State) -> _State:
+        ridge = _RIDGE * jnp.clip(state.value, 0.0, 1.0)
+        factors, squared_error, squared_size = sweep(products, state.point, ridge, state.proximal)
+        value, size = 1.0 + squared_error / norm, squared_size / norm
+        accepted = value + ridge * size <= state.value + ridge * state.size + _ROUNDING
+        # Momentum restarts where the step from the extrapolated point opposes the step from the best one.
+        steps = factors, state.point, state.best
+        inner = jax.tree.map(lambda new, point, best: ((new - point) * (new - best)).sum(), *steps)
+        settled = accepted & ~(inner.left + inner.mixing + inner.right < 0.0)
+        momentum = jnp.where(settled, (1.0 + jnp.sqrt(1.0 + 4.0 * state.momentum**2)) / 2.0, 1.0)
+        beta = jnp.where(settled, (state.momentum - 1.0) / momentum, 0.0)
+        best = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), factors, state.best)
+        value, size = jnp.where(accepted, value, state.value), jnp.where(accepted, size, state.size)
+        singular = ~accepted & (state.momentum == 1.0)
+        error = jnp.sqrt(jnp.maximum(value, 0.0))
+        return _State(
+            best=best,
+            point=jax.tree.map(lambda new, old: new + beta * (new - old), best, state.best),
+            value=value,
+            size=size,
+            momentum=momentum,
+            proximal=jnp.where(singular, state.proximal * 10.0, jnp.maximum(state.proximal * 0.8, _PROXIMAL)),
+            # Later sweeps overwrite the rest, so that the last error repeats to the end.
+            errors=jnp.where(jnp.arange(solver.sweeps) >= state.sweeps, error, state.errors),
+            sweeps=state.sweeps + 1,
+        )
+
+    def unfinished(state: _State) -> jax.Array:
+        count = state.sweeps
+        before = state.errors[jnp.maximum(count - 1 - _WINDOW, 0)]
+        gained = before - state.errors[jnp.maximum(count - 1, 0)]
+        stalled = (count > _WINDOW) & (gained < solver.tolerance * before)
+        return (count < solver.sweeps) & ~stalled
+
+    start = start.balanced()
+    dtype = start.left.dtype
+    large = jnp.asarray(1e30, dtype)
+    state = _State(
+        best=start,
+        point=start,
+        value=large,
+        size=large,
+        momentum=jnp.ones((), dtype),
+        proximal=jnp.asarray(_PROXIMAL, dtype),
+        errors=jnp.full((solver.sweeps,), jnp.inf, dtype),
+        sweeps=jnp.zeros((), jnp.int32),
+    )
+    state = jax.lax.while_loop(unfinished, step, state)
+    return state.best, state.errors
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def fit_layers(products: Products, rank: int, solver: Solver) -> tuple[CP, jax.Array]:
+    """Approximate every layer's T_h = A_h B_h^T by the nearest P diag(m_h) S^T of this rank, in float32.
+
+    The errors `[layers, sweeps]` are ||T - T'|| / ||T|| after each sweep, the last one repeated; below 1e-3 rounding.
     """
 
-    query: np.ndarray
-    key: np.ndarray
-    product: np.ndarray
-    product_by_head: np.ndarray
+    def one_layer(layer: Products) -> tuple[CP, jax.Array]:
+        # A tensor of norm one makes damping and tolerance mean the same for every layer.
+        norm = jnp.sqrt(jnp.maximum(squared_norm(layer), jnp.finfo(layer.left.dtype).tiny))
+        inner = Products(layer.left / jnp.sqrt(norm), layer.right / jnp.sqrt(norm))
+        factors, errors = solve(inner, concatenation(inner, rank), solver)
+        return factors._replace(mixing=factors.mixing * norm), errors
 
-
-def captured_variance(model: Model) -> dict[HeadLayer, Captured]:
-    """Return the captured variance of every multi-head or grouped layer, by (head stack, layer), without centring."""
-    captured, singular_values = {}, functools.partial(jnp.linalg.svd, compute_uv=False)
-    for place, module in layers_at(model, find_layers(model, None, None)).items():
-        inner = in_float32(module)
-        try:
-            multi_head_of(inner.kind)
-        except ConfigError as error:
-            raise ConfigError(f"{place[0]}/{place[1]}: {error}") from None
-        products = scaled_query_key(ConversionInput(as_multi_head(inner)))
-        query, key = (factor.reshape(factor.shape[0], -1) for factor in products)
-        with one_blas_thread(), jax.default_matmul_precision("highest"):
-            values = [
-                singular_values(query),
-                singular_values(key),
-                singular_values(jnp.linalg.qr(query)[1] @ jnp.linalg.qr(key)[1].T),
-                head_svd(products)[1],
-            ]
-            squares = [np.square(np.asarray(value, np.float64)) for value in values]
-        totals = (np.maximum(each.sum(axis=-1, keepdims=True), 1e-300) for each in squares)
-        captured[place] = Captured(
-            *(np.cumsum(each, axis=-1) / total for each, total in zip(squares, totals, strict=True))
-        )
-    return captured
-
-
-def rank_for(captured: np.ndarray, share: float) -> np.ndarray:
-    """Return the smallest rank that captures at least this share, along the last dimension."""
-    return (np.asarray(captured) < share - 1e-6).sum(axis=-1) + 1
+    layers = products.left.shape[0]
+    with jax.default_matmul_precision("highest"):
+        # One layer keeps a CPU busy and holds least memory; accelerators want all at once.
+        return jax.lax.map(one_layer, products, batch_size=None if jax.default_backend() == "cpu" else layers)

@@ -30,20 +30,17 @@ from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.surgery import resized
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
-from headjax.nn import Kind
+from headjax.models.walk import FEED_FORWARD
 from headjax.nn.block import Block, LayerConfig
 from headjax.nn.module import AttentionModule
 from headjax.nn.norms import BEFORE, Normalisation
 from headjax.nn.projections import FeedForward
 from headjax.nn.state import State
 
-Parts = dict[str, list[int]]
-"""Number of layers that each layer splits into, by stack (`encoder`, `decoder`)."""
-
 
 def deep_config(config: ModelConfig, heads: int = 1) -> ModelConfig:
     """Return the architecture of a fresh model; heads count from 0 where no relative positions know their numbers."""
-    counts, layers = part_counts(config, heads), {}
+    counts, layers = part_counts(config, heads, None), dict[str, list[LayerConfig]]()
     for name, stack in config.stacks().items():
         pairs = zip(stack.layers, counts[name], strict=True)
         new = [part for layer, parts in pairs for part in _split_configs(layer, parts)]
@@ -52,10 +49,9 @@ def deep_config(config: ModelConfig, heads: int = 1) -> ModelConfig:
 
 
 @functools.lru_cache
-def _split_configs(layer: LayerConfig, parts: int) -> tuple[LayerConfig, ...]:
+def _split_configs(layer: LayerConfig, parts: int) -> list[LayerConfig]:
     """Return the layers that a layer becomes; nothing is computed."""
-    split = jax.eval_shape(functools.partial(split_layer, parts=parts), fresh(Block, layer))
-    return tuple(new.config for new in split)
+    return [new.config for new in jax.eval_shape(functools.partial(split_layer, parts=parts), fresh(Block, layer))]
 
 
 def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | None = None) -> Model:
@@ -79,10 +75,10 @@ def deepen(model: Model, heads: int = 1, chosen: Collection[tuple[str, int]] | N
     return model.replace(config=deep, params=params).with_entry("deepen", heads=heads, layers=counts)
 
 
-def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, int]] | None = None) -> Parts:
-    """Return the number of layers of `heads` heads that each layer splits into; 1 where it is not chosen."""
+def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, int]] | None) -> dict[str, list[int]]:
+    """Return the number of layers of `heads` heads that each layer splits into, by stack; 1 where it is not chosen."""
     require(heads >= 1, "heads", f"must be at least 1, got {heads}")
-    counts: Parts = {}
+    counts: dict[str, list[int]] = {}
     for name, stack in config.stacks().items():
         require(not stack.shared, name, "its layers are one layer used again, and cannot become different ones")
         counts[name] = [
@@ -95,24 +91,41 @@ def part_counts(config: ModelConfig, heads: int, chosen: Collection[tuple[str, i
     return counts
 
 
+def _part_count(where: str, layer: LayerConfig, heads: int) -> int:
+    """Return the number of layers that a layer splits into; its sub-layers must agree."""
+    parts_of: dict[str, int] = {}
+    for slot in layer.slots[:-1]:  # the last one is the feed-forward
+        attention = getattr(layer, slot)
+        number = attention.num_heads
+        require(number > 0, f"{where}: {slot}", f"{kind_of(attention)} attention has no heads; it cannot be split")
+        uneven = f"{where}: {slot} has {number} heads, which do not split into layers of {heads}"
+        require(number % heads == 0, "heads", uneven)
+        parts_of[slot] = number // heads
+    counts = ", ".join(f"{slot} into {count}" for slot, count in parts_of.items())
+    require(len(set(parts_of.values())) == 1, f"{where}: cross_attention", f"the layer would split {counts} layers")
+    parts, hidden = parts_of["attention"], layer.hidden
+    require(hidden % parts == 0, f"{where}: hidden", f"{hidden} does not split evenly into {parts} layers")
+    return parts
+
+
 def split_layer(layer: Block, parts: int) -> list[Block]:
     """Return the layers that a layer becomes, see `deepen`: equal groups of heads and units."""
     if parts == 1:
         return [layer]
-    config, weights_before = layer.config, arrays(layer)
-    cut: dict[str, list[Any]] = {slot: split_attention(getattr(layer, slot), parts) for slot, _ in _slots(config)}
+    config, last = layer.config, arrays(layer)
+    cut = {slot: split_attention(getattr(layer, slot), parts) for slot in config.slots[:-1]}
     units = split_feed_forward(layer.feed_forward, parts)
-    between = dict(weights_before)
+    between = dict(last)
     if config.residual not in BEFORE:
         for name in config.residual_slots:
-            between[name] = weights_before[name] | {"norm": arrays(level(getattr(layer, name).norm))}
+            between[name] = last[name] | {"norm": arrays(level(getattr(layer, name).norm))}
     split = []
-    for i, other_weights in enumerate([between] * (parts - 1) + [weights_before]):
+    for i in range(parts):
         attentions = {slot: pieces[i] for slot, pieces in cut.items()}
-        fields = {slot: piece.kind for slot, piece in attentions.items()}
-        new = dataclasses.replace(config, hidden=units[i].hidden, **fields)
-        weights = {slot: arrays(piece) for slot, piece in attentions.items()} | {"feed_forward": arrays(units[i])}
-        split.append(bind(fresh(Block, new), other_weights | weights))
+        kinds: dict[str, Any] = {slot: attention.kind for slot, attention in attentions.items()}
+        weights = {slot: arrays(piece) for slot, piece in (attentions | {FEED_FORWARD: units[i]}).items()}
+        new = fresh(Block, dataclasses.replace(config, hidden=units[i].hidden, **kinds))
+        split.append(bind(new, (last if i == parts - 1 else between) | weights))
     return split
 
 
@@ -148,27 +161,6 @@ def _share_bias(params: Params, parts: int, name: str) -> Params:
     return nested({path: array / parts if f"/{path}".endswith(f"/{name}") else array for path, array in flat.items()})
 
 
-def _slots(layer: LayerConfig) -> list[tuple[str, Kind]]:
-    both = ("attention", layer.attention), ("cross_attention", layer.cross_attention)
-    return [(slot, attention) for slot, attention in both if attention is not None]
-
-
-def _part_count(where: str, layer: LayerConfig, heads: int) -> int:
-    """Return the number of layers that a layer splits into; its sub-layers must agree."""
-    parts_of: dict[str, int] = {}
-    for slot, attention in _slots(layer):
-        number = attention.num_heads
-        require(number > 0, f"{where}: {slot}", f"{kind_of(attention)} attention has no heads; it cannot be split")
-        uneven = f"{where}: {slot} has {number} heads, which do not split into layers of {heads}"
-        require(number % heads == 0, "heads", uneven)
-        parts_of[slot] = number // heads
-    counts = ", ".join(f"{slot} into {count}" for slot, count in parts_of.items())
-    require(len(set(parts_of.values())) == 1, f"{where}: cross_attention", f"the layer would split {counts} layers")
-    parts, hidden = parts_of["attention"], layer.hidden
-    require(hidden % parts == 0, f"{where}: hidden", f"{hidden} does not split evenly into {parts} layers")
-    return parts
-
-
 EXAMPLES, LENGTH = 4, 32
 """Number of sequences that a layer's error is measured on, and their length."""
 
@@ -188,59 +180,43 @@ class ToDeep(Checked):
     heads: Size = 1
 
     def replaced(self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> Model:
-        """Return the model with other layers; JAX can trace it."""
-        return deepen(model, self.heads, _whole_layers(model, stacks, layers))
-
-    def restructure(
-        self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None, seed: int
-    ) -> tuple[Model, tuple[LayerError, ...]]:
-        """Return the deeper model with its history, and the error of each layer that changed."""
-        chosen = _whole_layers(model, stacks, layers)
-        counts = part_counts(model.config, self.heads, chosen)
-        deep = self.replaced(model, stacks, layers)
-        errors = []
-        for name, stack in model.config.stacks().items():
-            old = stack.modules(model.params[name])
-            new = iter(deep.config.stacks()[name].modules(deep.params[name]))
-            for i, count in enumerate(counts[name]):
-                parts = list(itertools.islice(new, count))
-                if count > 1:
-                    errors.append(LayerError(name, i, layer_gap(old[i], parts, seed), None))
-        return deep, tuple(errors)
+        """Return the model with other layers, its history included; JAX can trace it."""
+        if stacks is None and layers is None:
+            return deepen(model, self.heads)
+        # Self- and cross-attention of a layer are chosen together or not at all.
+        places = find_layers(model, stacks, layers)
+        chosen = {(model.config.site(*place).stack, place[1]) for place in places}
+        names = {stack for stack, _ in chosen}
+        every = {site.head_stack: site.stack for site in model.config.sites() if site.stack in names}
+        both = " and ".join(sorted(name for name, stack in every.items() if stack == "decoder"))
+        require(stacks is None or every.keys() <= set(stacks), "stacks", f"{both} split together, name both or none")
+        return deepen(model, self.heads, chosen)
 
 
-def layer_gap(layer: Block, parts: Sequence[Block], seed: int = 0) -> float:
+def layer_errors(model: Model, deep: Model, seed: int) -> tuple[LayerError, ...]:
+    """Return the error of each layer of a model that others have replaced in its deeper form."""
+    errors = []
+    for name, counts in deep.history[-1]["layers"].items():
+        new = iter(deep.config.stacks()[name].modules(deep.params[name]))
+        for i, layer in enumerate(model.config.stacks()[name].modules(model.params[name])):
+            parts = list(itertools.islice(new, counts[i]))
+            if len(parts) > 1:
+                errors.append(LayerError(name, i, layer_gap(layer, parts, seed), None))
+    return tuple(errors)
+
+
+def layer_gap(layer: Block, parts: Sequence[Block], seed: int) -> float:
     """Return ||y - y'|| / ||y|| of the outputs y of a layer and y' of those in its place, for random inputs."""
     inputs, memory = jax.random.normal(jax.random.key(seed), (2, EXAMPLES, LENGTH, layer.attention.width))
     if layer.config.residual not in BEFORE:
         norm = layer.feed_forward_residual.norm
         inputs, memory = norm(inputs), norm(memory)
-    expected = _apply([layer], inputs, memory)
-    output = _apply(parts, inputs, memory)
-    return float(jnp.linalg.norm(output - expected) / jnp.linalg.norm(expected))
 
+    def output(layers: Sequence[Block]) -> jax.Array:
+        x = inputs
+        for each in layers:
+            x, _ = in_float32(each)(State(x, memory))
+        return x
 
-def _apply(layers: Sequence[Block], x: jax.Array, memory: jax.Array) -> jax.Array:
-    for layer in layers:
-        x = _forward(layer.config.structure(), in_float32(arrays(layer)), x, memory)
-    return x
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _forward(layer: LayerConfig, params: Params, x: jax.Array, memory: jax.Array) -> jax.Array:
-    return bind(fresh(Block, layer), params)(State(x, memory))[0]
-
-
-def _whole_layers(
-    model: Model, stacks: Collection[str] | None, layers: Collection[int] | None
-) -> set[tuple[str, int]] | None:
-    """Return the chosen (stack, layer); self- and cross-attention of a layer are chosen together or not at all."""
-    if stacks is None and layers is None:
-        return None
-    places = find_layers(model, stacks, layers)
-    chosen = {(model.config.site(*place).stack, place[1]) for place in places}
-    names = {stack for stack, _ in chosen}
-    every = {site.head_stack: site.stack for site in model.config.sites() if site.stack in names}
-    both = " and ".join(sorted(name for name, stack in every.items() if stack == "decoder"))
-    require(stacks is None or every.keys() <= set(stacks), "stacks", f"{both} split together, name both or none")
-    return chosen
+    expected = output([layer])
+    return float(jnp.linalg.norm(output(parts) - expected) / jnp.linalg.norm(expected))

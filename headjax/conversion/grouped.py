@@ -10,22 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion.rope import fit_rotary, is_fully_rotary, is_rotary, rotary_losses
-from headjax.conversion.sharing import (
-    Groups,
-    best_partition,
-    consecutive,
-    extended,
-    fit_query_key,
-    fit_value_output,
-    seen_keys,
-    sharing_losses,
-)
+from headjax.conversion.per_head import extended, fit_query_key, fit_value_output, seen_keys, sharing_losses
+from headjax.conversion.rope import fit_rotary, is_fully_rotary, rotary_losses
 from headjax.conversion.target import (
+    HEAD_NORMS,
     ConversionInput,
+    Groups,
     Target,
-    bias_or_zeros,
     copied_keys,
+    is_normalised,
+    is_rotary,
     multi_head_of,
     shared_fields,
 )
@@ -39,8 +33,14 @@ from headjax.nn.rotary import Rotary
 
 Pooling = Literal["fitted", "aligned", "mean"]
 """Methods that make one key and value of a group's."""
-NORMS = ("query_norm", "key_norm")
-"""Fields and parameters of the norms of queries and keys."""
+
+RESTARTS = 8
+"""Number of random partitions that exchanges of heads start from."""
+
+SWEEPS = 30
+"""Largest number of rounds in which heads are aligned, which end once no entry of a rotation changes by `SETTLED`."""
+
+SETTLED = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class ToGrouped(Target):
     grouping: Literal["best", "consecutive"] = "best"
 
     def check(self, attention: Kind, width: int, memory_width: int) -> None:
-        heads = (attention if _normalises(attention) else multi_head_of(attention)).num_heads
+        heads = (attention if is_normalised(attention) else multi_head_of(attention)).num_heads
         divides = 1 <= self.kv_heads <= heads and heads % self.kv_heads == 0
         require(divides, "kv_heads", f"{self.kv_heads} does not divide the num_heads of {heads}")
 
@@ -89,10 +89,9 @@ class ToGrouped(Target):
         return dataclasses.replace(self, grouping="consecutive", pooling="mean")
 
     def prepare(self, module: AttentionModule) -> AttentionModule:
-        attention = module.kind
-        if not (attention.of is GroupedAttention and _normalises(attention)):
+        if not is_normalised(module.kind):
             return super().prepare(module)
-        alone = attention.replace(kv_heads=attention.num_heads, kv_index=None)
+        alone = module.kind.replace(kv_heads=module.num_heads, kv_index=None)
         return module.like(alone, copied_keys(module))
 
     def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
@@ -101,20 +100,18 @@ class ToGrouped(Target):
     def _layer(self, layer: ConversionInput, seed: int) -> AttentionModule:
         source = layer.attention
         if self.grouping == "consecutive" or self.kv_heads in (1, source.num_heads):
-            groups = consecutive(source.num_heads, self.kv_heads)
+            groups = np.arange(source.num_heads).reshape(self.kv_heads, -1).tolist()
         else:
-            groups = best_partition(head_distances(layer, self.pooling or "fitted"), self.kv_heads, seed=seed)
+            groups = best_partition(head_distances(layer, self.pooling or "fitted"), self.kv_heads, seed)
         ids = tuple(source.ids[head] for group in groups for head in group)
         # With a key and a value for every head there is nothing to pool.
         pooling = "mean" if self.kv_heads == source.num_heads else self.pooling or "fitted"
-        params = _pooled(layer, groups, pooling)
-        norms = {name: getattr(source, name, None) for name in NORMS}
-        biased = source.projection_bias or (pooling != "mean" and layer.moments is not None)
-        options = shared_fields(source) | {"projection_bias": biased} | norms
+        options = shared_fields(source) | {name: source.options.get(name) for name in HEAD_NORMS}
+        options["projection_bias"] = source.projection_bias or (pooling != "mean" and layer.moments is not None)
         options["head_ids"] = None if ids == tuple(range(len(ids))) else ids
         config = Kind(GroupedAttention, kv_heads=self.kv_heads, **options)
-        params |= {name: layer.params[name] for name in NORMS if name in layer.params}
-        weights = declared(config.module(params["query"].shape[0], params["key"].shape[0]))
+        params = layer.params | _pooled(layer, groups, pooling)
+        weights = declared(config.module(layer.module.width, layer.module.memory_width))
         return layer.module.like(config, {name: params[name] for name in weights})
 
 
@@ -122,14 +119,14 @@ def head_distances(layer: ConversionInput, pooling: Pooling) -> np.ndarray:
     """Return the cost `[heads, heads]` of sharing a key and a value: the error of the best, or the distance of both."""
     source = layer.attention
     keys, values = (np.asarray(losses, np.float64) for losses in sharing_losses(layer))
-    if _normalises(source):
+    if is_normalised(source):
         keys = distances(_seen(layer, "key") / np.asarray(_sizes(layer))[:, None])
     elif pooling == "mean":
         keys = distances(_seen(layer, "key"))
     elif pooling == "fitted" and is_fully_rotary(source):
         keys = rotary_losses(layer)
     elif pooling == "aligned" or is_rotary(source):
-        keys = aligned_distances(_seen(layer, "key"), source.rotary)
+        keys = distances(_seen(layer, "key"), source.rotary, aligned=True)
     if pooling == "mean":
         values = distances(_seen(layer, "value"))
     costs = keys + values
@@ -137,13 +134,14 @@ def head_distances(layer: ConversionInput, pooling: Pooling) -> np.ndarray:
 
 
 def _pooled(layer: ConversionInput, groups: Groups, pooling: Pooling) -> Params:
+    """Return queries and outputs in the order of the groups, and the key and value that each group shares."""
     source = layer.attention
-    biases = {f"{name}_bias": bias_or_zeros(layer, name) for name in ("query", "key", "value")}
+    biases = {f"{name}_bias": layer.bias(name) for name in ("query", "key", "value")}
     weights = layer.params | biases
     if pooling == "mean":
         return _averaged(weights, groups)
     values = fit_value_output(layer, groups, source.values)
-    if _normalises(source):
+    if is_normalised(source):
         sizes = _sizes(layer)[:, None]
         sizes /= sizes.mean()  # beside the norm's epsilon keys stay as large as they were
         normalised = {"key": weights["key"] / sizes[None], "key_bias": weights["key_bias"] / sizes}
@@ -151,8 +149,7 @@ def _pooled(layer: ConversionInput, groups: Groups, pooling: Pooling) -> Params:
     if pooling == "fitted" and is_fully_rotary(source):
         return fit_rotary(layer, groups) | values
     if pooling == "fitted" and not is_rotary(source):
-        fitted = fit_query_key(layer, groups, source.head_dim)
-        return fitted | {"key_bias": jnp.zeros(fitted["key"].shape[1:])} | values
+        return fit_query_key(layer, groups, source.head_dim) | values
     return _averaged(weights | _aligned(layer, weights, groups), groups) | values
 
 
@@ -186,12 +183,8 @@ def _averaged(weights: Params, groups: Groups) -> Params:
 def _seen(layer: ConversionInput, name: str) -> np.ndarray:
     """Return W_K or W_V `[rows, heads, dim]` in coordinates of independent inputs, to compare heads by."""
     # A bias of keys counts where they rotate or are normalised; else it adds the same to all logits of a row.
-    counts = name == "value" or is_rotary(layer.attention) or _normalises(layer.attention)
+    counts = name == "value" or is_rotary(layer.attention) or is_normalised(layer.attention)
     return np.asarray(extended(layer, name).rows if counts else seen_keys(layer)[0], np.float64)
-
-
-def _normalises(attention: Kind) -> bool:
-    return any(getattr(attention, name, None) is not None for name in NORMS)
 
 
 def _sizes(layer: ConversionInput) -> jax.Array:
@@ -199,10 +192,32 @@ def _sizes(layer: ConversionInput) -> jax.Array:
     return jnp.maximum(jnp.sqrt(jnp.square(extended(layer, "key").rows).sum(axis=(0, 2))), 1e-30)
 
 
-SWEEPS = 30
-"""Largest number of rounds."""
-SETTLED = 1e-4
-"""Change of the rotations' entries below which the rounds end."""
+def best_partition(distances: np.ndarray, groups: int, seed: int) -> list[list[int]]:
+    """Return groups of equal size with a low sum of distances, by the best exchanges from several partitions."""
+    heads = distances.shape[0]
+    generator = np.random.default_rng(seed)
+    starts = [np.arange(heads)] + [generator.permutation(heads) for _ in range(RESTARTS)]
+    labels = np.arange(heads) * groups // heads
+    improved = [_exchange(distances, labels[np.argsort(order)]) for order in starts]
+    best = min(improved, key=lambda groups: distances[groups[:, None] == groups[None, :]].sum())
+    return sorted(np.flatnonzero(best == group).tolist() for group in range(groups))
+
+
+def _exchange(distances: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the groups after exchanges of two heads, the best one first, while the sum of distances falls."""
+    labels, heads = labels.copy(), np.arange(len(labels))
+    least = 1e-9 * max(float(np.abs(distances).max()), 1e-30)
+    while True:
+        near = distances @ (labels[:, None] == np.arange(labels.max() + 1))  # [head, group]
+        moved = near[heads, labels][:, None] - near[:, labels]  # [i, j], by how much i costs less in j's group
+        # The sums count i with itself and with j, but an exchange does not change the distance of i and j.
+        to_itself = np.diagonal(distances)
+        gains = moved + moved.T + 2.0 * distances - to_itself[:, None] - to_itself[None, :]
+        gains[labels[:, None] == labels[None, :]] = -np.inf
+        i, j = np.unravel_index(np.argmax(gains), gains.shape)
+        if gains[i, j] <= least:
+            return labels
+        labels[[i, j]] = labels[[j, i]]
 
 
 def nearest_rotation(inner: np.ndarray, rotary: Rotary | None) -> np.ndarray:
@@ -241,19 +256,13 @@ def align(heads: np.ndarray, rotary: Rotary | None) -> np.ndarray:
     return rotations
 
 
-def aligned_distances(heads: np.ndarray, rotary: Rotary | None) -> np.ndarray:
-    """Return min over R of ||X_i R - X_j||^2 for X `[rows, heads, dim]`, relative to the mean ||X||^2."""
-    inner = products(heads)
-    return relative_distances((nearest_rotation(inner, rotary) * inner).sum(axis=(2, 3)))
-
-
-def distances(heads: np.ndarray) -> np.ndarray:
-    """Return ||X_i - X_j||^2 for X `[rows, heads, dim]`, relative to the mean ||X||^2, `[heads, heads]`."""
-    return relative_distances(np.tensordot(heads, heads, ((0, 2), (0, 2))))
-
-
-def relative_distances(inner: np.ndarray) -> np.ndarray:
-    """Return <X_i, X_i> + <X_j, X_j> - 2 <X_i, X_j> over the mean of the first, of inner products."""
+def distances(heads: np.ndarray, rotary: Rotary | None = None, *, aligned: bool = False) -> np.ndarray:
+    """Return ||X_i - X_j||^2 for X `[rows, heads, dim]`, or its minimum over rotations, over the mean ||X||^2."""
+    if aligned:
+        inner = products(heads)
+        inner = (nearest_rotation(inner, rotary) * inner).sum(axis=(2, 3))
+    else:
+        inner = np.tensordot(heads, heads, ((0, 2), (0, 2)))
     size = np.diagonal(inner)
     return (size[:, None] + size - 2.0 * inner) / max(float(size.mean()), 1e-30)
 

@@ -13,18 +13,10 @@ import numpy as np
 
 from headjax.conversion.calibration import covariance_root
 from headjax.conversion.rope import rotated_mean
-from headjax.conversion.target import (
-    ConversionInput,
-    Target,
-    bias_or_zeros,
-    gain,
-    gram,
-    multi_head_of,
-    require_rank,
-)
+from headjax.conversion.target import ConversionInput, Target, gram, is_normalised, is_rotary, multi_head_of
+from headjax.core.errors import require
 from headjax.core.fields import Size
 from headjax.core.programs import one_by_one
-from headjax.core.tensors import Params
 from headjax.nn import CompressedAttention, GroupedAttention, Kind, LatentAttention
 from headjax.nn.module import AttentionModule
 
@@ -61,7 +53,8 @@ class ToLatent(Target):
         heads = source.kv_heads if source.of is GroupedAttention else source.num_heads
         size = heads * (source.head_dim + source.values)
         which = "kv_heads" if source.of is GroupedAttention else "num_heads"
-        require_rank("rank", self.rank, min(memory_width, size), f"min(width, {which} * (head_dim + value_dim))")
+        most, text = min(memory_width, size), f"min(width, {which} * (head_dim + value_dim))"
+        require(self.rank <= most, "rank", f"must be from 1 to {text} = {most}, got {self.rank}")
 
     def criteria(self) -> tuple[Target, ...]:
         return self, LatentOfKeys(rank=self.rank)
@@ -73,15 +66,23 @@ class ToLatent(Target):
         return module if must_rebuild(module.kind) else super().prepare(module)
 
     def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
-        return [self._compressed(layer) if must_rebuild(layer.attention) else self._latent(layer) for layer in layers]
+        return [self._layer(layer) for layer in layers]
 
-    def _latent(self, layer: ConversionInput) -> AttentionModule:
-        source = layer.attention
-        weights = None
-        if self.by_logits:
-            weights = gram(jnp.swapaxes(_query_weight(layer), 0, 1)), _output_grams(layer)
-        down, up_key, up_value = _factors(layer, self.rank, weights)
+    def _layer(self, layer: ConversionInput) -> AttentionModule:
+        source, params = layer.attention, dict(layer.params)
+        down, params["key"], params["value"] = _factors(layer, self.rank, _costs(layer) if self.by_logits else None)
         biased = source.projection_bias or layer.moments is not None
+        if biased:
+            params |= {f"{name}_bias": layer.bias(name) for name in ("query", "key", "value")}
+        if layer.moments is not None:
+            mean = jnp.asarray(layer.moments.key_mean, jnp.float32)
+            for name in ("key", "value"):
+                lost = layer.params[name] - jnp.einsum("mr,rhd->mhd", down, params[name])
+                params[f"{name}_bias"] += jnp.einsum("m,mhd->hd", mean, lost)
+        if must_rebuild(source):
+            config = Kind(CompressedAttention, inner=source.replace(projection_bias=biased), rank=self.rank)
+            return layer.module.like(config, {"latent": down, "inner": params})
+        params.pop("key_bias", None)  # it adds the same to all logits of a row
         config = Kind(
             LatentAttention,
             num_heads=source.num_heads,
@@ -93,34 +94,7 @@ class ToLatent(Target):
             projection_bias=biased,
             output_bias=source.output_bias,
         )
-        kept = {name: array for name, array in layer.params.items() if name in ("query", "output")}
-        params: Params = kept | {"latent": down, "key": up_key, "value": up_value}
-        if biased:
-            value_bias = bias_or_zeros(layer, "value") + _lost_mean(layer, "value", down, up_value)
-            params |= {"query_bias": bias_or_zeros(layer, "query"), "value_bias": value_bias}
-        return layer.module.like(config, params)
-
-    def _compressed(self, layer: ConversionInput) -> AttentionModule:
-        """Return the layer as `CompressedAttention` around its own formulation."""
-        source, params = layer.attention, layer.params
-        groups = source.groups
-        per_key = [
-            jnp.asarray([head for head, group in enumerate(groups) if group == key])
-            for key in range(params["key"].shape[1])
-        ]
-        weights: tuple[jax.Array, ...] | None = None
-        if self.by_logits:
-            grams = _rotated_grams(source, layer), _output_grams(layer)
-            weights = tuple(jnp.stack([each[heads].sum(axis=0) for heads in per_key]) for each in grams)
-        down, up_key, up_value = _factors(layer, self.rank, weights)
-        inner = dict(params) | {"key": up_key, "value": up_value}
-        biased = source.projection_bias or layer.moments is not None
-        if biased:
-            inner["query_bias"] = bias_or_zeros(layer, "query")
-            for name, rebuilt in (("key", up_key), ("value", up_value)):
-                inner[f"{name}_bias"] = bias_or_zeros(layer, name) + _lost_mean(layer, name, down, rebuilt)
-        config = Kind(CompressedAttention, inner=source.replace(projection_bias=biased), rank=self.rank)
-        return layer.module.like(config, {"latent": down, "inner": inner})
+        return layer.module.like(config, params | {"latent": down})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,59 +107,41 @@ class LatentOfKeys(ToLatent):
 
 def must_rebuild(attention: Kind) -> bool:
     """Return whether keys rotate or are normalised: then they must be computed from the latent before the logits."""
-    options = (attention.options.get(name) for name in ("rotary", "query_norm", "key_norm"))
-    return issubclass(attention.of, GroupedAttention) and any(each is not None for each in options)
+    return is_rotary(attention) or is_normalised(attention)
 
 
-def _rotated_grams(source: Kind, layer: ConversionInput) -> jax.Array:
-    """Return G_h = mean over t of R(t) E[q_h q_h^T] R(t)^T: an error e of a key has the squared logit e^T G_h e."""
-    query = _query_weight(layer)
-    if source.of is GroupedAttention and source.query_norm is not None:
-        query = query / _root_mean_square(query) * gain(layer.module.query_norm)
-    if source.of is GroupedAttention and source.key_norm is not None:  # errors are divided by the keys' size
-        key = layer.params["key"]
-        key = (
-            key if layer.moments is None else jnp.tensordot(covariance_root(layer.moments.key_covariance).root, key, 1)
-        )
-        size = jnp.take(_root_mean_square(key), jnp.asarray(source.groups), axis=1)
-        factor = gain(layer.module.key_norm) / size
-    else:
-        factor = jnp.ones((1, 1, 1))
-    grams = gram(jnp.swapaxes(query, 0, 1))
+def _costs(layer: ConversionInput) -> tuple[jax.Array, jax.Array]:
+    """Return G `[kv_heads, dim, dim]` of keys and of values: an error e has the squared logits or outputs e^T G e.
+
+    For keys G_h = mean over t of R(t) E[q_h q_h^T] R(t)^T, for values G_h = W_O^h W_O^hT, each summed over the query
+    heads that read a KV head.
+    """
+    source, query, key = layer.attention, layer.params["query"], layer.params["key"]
+    if layer.moments is not None:  # weights for inputs of identity second moment, and of identity covariance
+        mean, covariance = layer.moments.of("query")
+        query = jnp.einsum("de,ehi->dhi", covariance_root(covariance + np.outer(mean, mean)).root, query)
+        key = jnp.tensordot(covariance_root(layer.moments.key_covariance).root, key, 1)
+    groups = jnp.asarray(source.groups)
+    if source.options.get("query_norm") is not None:
+        query = query / _root_mean_square(query)[None, :, None] * layer.module.query_norm.gain()[None, None]
+    of_keys = gram(jnp.swapaxes(query, 0, 1))
     if source.rotary is not None:
-        grams = jnp.asarray(rotated_mean(source.rotary, np.asarray(grams, np.float64)), jnp.float32)
-    factor = jnp.broadcast_to(factor[0], (grams.shape[0], grams.shape[1]))
-    return factor[:, :, None] * grams * factor[:, None, :]
+        of_keys = jnp.asarray(rotated_mean(source.rotary, np.asarray(of_keys, np.float64)), jnp.float32)
+    if source.options.get("key_norm") is not None:  # errors are divided by the keys' size
+        factor = layer.module.key_norm.gain()[None] / _root_mean_square(key)[groups, None]
+        of_keys = factor[:, :, None] * of_keys * factor[:, None, :]
+    of_values = gram(jnp.swapaxes(layer.params["output"]["kernel"], 1, 2))
+    kv_heads = key.shape[1]
+    return jax.ops.segment_sum(of_keys, groups, kv_heads), jax.ops.segment_sum(of_values, groups, kv_heads)
 
 
 def _root_mean_square(weight: jax.Array) -> jax.Array:
-    """Return the root mean square of each head's vectors for inputs of identity covariance, `[1, heads, 1]`."""
-    return jnp.sqrt(jnp.maximum(jnp.square(weight).sum(axis=0).mean(axis=-1), 1e-30))[None, :, None]
-
-
-def _lost_mean(layer: ConversionInput, name: str, down: jax.Array, rebuilt: jax.Array) -> jax.Array:
-    """Return the part of the mean key or value that the latent loses, `[heads, dim]`; 0 without calibration."""
-    if layer.moments is None:
-        return jnp.zeros(rebuilt.shape[1:])
-    lost = layer.params[name] - jnp.einsum("mr,rhd->mhd", down, rebuilt)
-    return jnp.einsum("m,mhd->hd", jnp.asarray(layer.moments.key_mean, jnp.float32), lost)
-
-
-def _output_grams(layer: ConversionInput) -> jax.Array:
-    """Return G_h = W_O^h W_O^hT, `[heads, value_dim, value_dim]`: an error e of a value has the output e^T G_h e."""
-    return gram(jnp.swapaxes(layer.params["output"]["kernel"], 1, 2))
-
-
-def _query_weight(layer: ConversionInput) -> jax.Array:
-    """Return W_Q, `[width, heads, head_dim]`; of a calibrated layer for inputs of identity second moment."""
-    if layer.moments is None:
-        return layer.params["query"]
-    second = layer.moments.query_covariance + np.outer(layer.moments.query_mean, layer.moments.query_mean)
-    return jnp.einsum("de,ehi->dhi", covariance_root(second).root, layer.params["query"])
+    """Return the root mean square of each head's vectors for inputs of identity covariance, `[heads]`."""
+    return jnp.sqrt(jnp.maximum(jnp.square(weight).sum(axis=0).mean(axis=-1), 1e-30))
 
 
 def _factors(
-    layer: ConversionInput, rank: int, weights: tuple[jax.Array, ...] | None
+    layer: ConversionInput, rank: int, costs: tuple[jax.Array, jax.Array] | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return W_C `[memory width, rank]`, W_UK `[rank, heads, head_dim]` and W_UV `[rank, heads, value_dim]`."""
     key, value = layer.params["key"], layer.params["value"]
@@ -196,8 +152,8 @@ def _factors(
         return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None]) @ vectors.T
 
     parts = [key, value]
-    if weights is not None:  # W_h G_h^(1/2): an error e of W_h costs e^T G_h e
-        roots = (one_by_one(square_root, grams) for grams in weights)
+    if costs is not None:  # W_h G_h^(1/2): an error e of W_h costs e^T G_h e
+        roots = (one_by_one(square_root, grams) for grams in costs)
         parts = [jnp.einsum("mhi,hij->mhj", part, each) for part, each in zip(parts, roots, strict=True)]
     parts = [part.reshape(part.shape[0], -1) for part in parts]
     if root is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from headjax.conversion.calibration import Calibration, Moments, calibrate
 from headjax.conversion.collaborative import ToCollaborative, roots, weighted
-from headjax.conversion.deep import ToDeep
+from headjax.conversion.deep import ToDeep, layer_errors
 from headjax.conversion.grouped import ToGrouped
 from headjax.conversion.latent import ToLatent
 from headjax.conversion.per_head import ToFixed
@@ -22,21 +21,19 @@ from headjax.conversion.target import (
     Products,
     Target,
     find_layers,
+    head_products,
     in_float32,
-    layers_at,
-    query_key,
     relative_distance,
-    value_output,
 )
 from headjax.core.described import groups_in
 from headjax.core.errors import ConfigError
-from headjax.core.fields import check_value, read_literal, unknown_name
+from headjax.core.fields import Option, check_value, options_of, read_literal, unknown_name
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Progress, silent
 from headjax.heads.agreement import agreements
 from headjax.heads.head_id import HeadLayer
 from headjax.heads.reconstruct import reconstruct as refit_maps
-from headjax.heads.surgery import LayerModule, config_after, map_attention
+from headjax.heads.surgery import LayerModule, attention_layers, config_after, map_attention
 from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.model import Model
@@ -92,7 +89,8 @@ def convert(
     """
     to = parse_target(to) if isinstance(to, str) else to
     if isinstance(to, ToDeep):
-        return Conversion(*to.restructure(model, stacks, layers, seed))
+        deep = to.replaced(model, stacks, layers)
+        return Conversion(deep, layer_errors(model, deep, seed))
     targets = _targets(model, to, stacks, layers)
     if isinstance(batches, Calibration):
         calibration = batches
@@ -105,20 +103,8 @@ def convert(
     if reconstruct and not calibration.batches:
         raise ConfigError("reconstruct: needs calibration batches")
     with progress(f"converting {len(targets)} layers", 0, ""):
-        converted = _converted_model(model, targets, calibration, seed, plain)
-    if reconstruct:
-        with progress("reconstructing", len(find_layers(model, None, None)), "map") as bar:
-            repaired = refit_maps(model, calibration.batches, (), converted=converted.model, progress=bar).repaired
-        return converted._replace(model=repaired)
-    return converted
-
-
-def _converted_model(
-    model: Model, targets: Mapping[HeadLayer, Target], calibration: Calibration, seed: int, plain: bool
-) -> Conversion:
-    """Return the model by the criterion that agrees best, with the conversion in its history."""
-    chosen, plain, divergences = _chosen(model, targets, calibration, seed, plain)
-    converted, errors = _build(model, chosen, calibration.moments, seed, plain)
+        chosen, plain, divergences = _chosen(model, targets, calibration, seed, plain)
+        converted, errors = _build(model, chosen, calibration.moments, seed, plain)
     converted = converted.with_entry(
         "convert",
         to={f"{stack}/{layer}": describe(target) for (stack, layer), target in chosen.items()},
@@ -127,6 +113,9 @@ def _converted_model(
         relative_error={f"{error.stack}/{error.layer}": error.relative_error for error in errors},
         **({"divergence": divergences} if divergences else {}),
     )
+    if reconstruct:
+        with progress("reconstructing", len(find_layers(model, None, None)), "map") as bar:
+            converted = refit_maps(model, calibration.batches, (), converted=converted, progress=bar).repaired
     return Conversion(converted, errors)
 
 
@@ -139,16 +128,7 @@ def planned(
     def change(model: Model) -> Model:
         if isinstance(parsed, ToDeep):
             return parsed.replaced(model, stacks, layers)
-        targets = _targets(model, parsed.planned(), stacks, layers)
-
-        def replace_layer(layer: LayerModule) -> AttentionModule:
-            target = targets.get((layer.stack, layer.layer))
-            if target is None:
-                return layer.module
-            (converted,) = target.convert([ConversionInput(target.prepare(in_float32(layer.module)))], seed=0)
-            return _with_dtype_of(layer.module, converted)
-
-        return map_attention(model, replace_layer)
+        return _build(model, _targets(model, parsed.planned(), stacks, layers), {}, 0, plain=True, measured=False)[0]
 
     return config_after(config, change)
 
@@ -175,12 +155,18 @@ def _chosen(
 
 
 def _build(
-    model: Model, targets: Mapping[HeadLayer, Target], moments: Mapping[HeadLayer, Moments], seed: int, plain: bool
+    model: Model,
+    targets: Mapping[HeadLayer, Target],
+    moments: Mapping[HeadLayer, Moments],
+    seed: int,
+    plain: bool,
+    measured: bool = True,
 ) -> tuple[Model, tuple[LayerError, ...]]:
     """Return the model with these layers converted, and their errors; `plain` conversions get no moments."""
+    modules = {(layer.stack, layer.layer): layer.module for layer in attention_layers(model)}
     inputs = {
-        place: ConversionInput(targets[place].prepare(in_float32(module)), moments.get(place))
-        for place, module in layers_at(model, targets).items()
+        place: ConversionInput(target.prepare(in_float32(modules[place])), moments.get(place))
+        for place, target in targets.items()
     }
     converted: dict[HeadLayer, AttentionModule] = {}
     with one_blas_thread():
@@ -188,14 +174,14 @@ def _build(
             places = [place for place in inputs if targets[place] == target]
             layers = [inputs[place]._replace(moments=None) if plain else inputs[place] for place in places]
             converted |= dict(zip(places, target.convert(layers, seed), strict=True))
-        errors = tuple(_error(place, layer, converted[place]) for place, layer in inputs.items())
+        errors = [_error(place, layer, converted[place]) for place, layer in inputs.items() if measured]
         jax.block_until_ready([layer.params for layer in converted.values()])
 
     def replace_layer(layer: LayerModule) -> AttentionModule:
         new = converted.get((layer.stack, layer.layer))
         return layer.module if new is None else _with_dtype_of(layer.module, new)
 
-    return map_attention(model, replace_layer), errors
+    return map_attention(model, replace_layer), tuple(errors)
 
 
 @on_automatic_axes
@@ -225,7 +211,7 @@ def convert_attention(
     target.check(module.kind, module.width, module.memory_width)
     with one_blas_thread():
         (converted,) = target.convert([ConversionInput(target.prepare(in_float32(module)), moments)], seed)
-    return _with_dtype_of(module, converted)
+        return jax.block_until_ready(_with_dtype_of(module, converted))
 
 
 def _targets(
@@ -262,18 +248,15 @@ def _with_dtype_of(module: AttentionModule, converted: AttentionModule) -> Atten
 
 
 def _error(place: HeadLayer, layer: ConversionInput, converted: AttentionModule) -> LayerError:
-    order = [converted.ids.index(head) for head in layer.attention.ids]
-    old, new = query_key(layer.module), _reordered(query_key(converted), order)
-    values = value_output(layer.module), _reordered(value_output(converted), order)
+    order = np.asarray([converted.ids.index(head) for head in layer.attention.ids])
+    before, after = head_products(layer.module), head_products(converted)
+    logits, outputs = (
+        (old, Products(*(factor[:, order] for factor in new))) for old, new in zip(before, after, strict=True)
+    )
     logit_error = None
     if (weights := roots(layer)) is not None:
-        logit_error = float(relative_distance(weighted(old, weights), weighted(new, weights)))
-    return LayerError(*place, float(relative_distance(old, new)), float(relative_distance(*values)), logit_error)
-
-
-def _reordered(products: Products, order: list[int]) -> Products:
-    index = np.asarray(order)
-    return Products(products.left[:, index], products.right[:, index])
+        logit_error = float(relative_distance(*(weighted(each, weights) for each in logits)))
+    return LayerError(*place, float(relative_distance(*logits)), float(relative_distance(*outputs)), logit_error)
 
 
 TARGETS: dict[str, type[Target | ToDeep]] = {
@@ -284,21 +267,19 @@ TARGETS: dict[str, type[Target | ToDeep]] = {
 
 def parse_target(text: str) -> Target | ToDeep:
     """Return the conversion that `name` or `name:option=value,...` names."""
-    name, _, options = text.partition(":")
+    name, _, arguments = text.partition(":")
     if name not in TARGETS:
         raise ConfigError(f"to: {unknown_name('formulation', name, TARGETS)}")
-    fields = _options(TARGETS[name])
-    hints = typing.get_type_hints(TARGETS[name], include_extras=True)
-    values: dict[str, Any] = {}
-    for part in options.split(",") if options else ():
+    options, values = _options(TARGETS[name]), dict[str, Any]()
+    for part in arguments.split(",") if arguments else ():
         option, equals, value = part.partition("=")
-        if option not in fields:
-            raise ConfigError(f"to: {name}: {unknown_name('option', option, fields)}")
+        if option not in options:
+            raise ConfigError(f"to: {name}: {unknown_name('option', option, options)}")
         if not equals or option in values:
             raise ConfigError(f"to: {name}: {option}: expected once, as {option}=VALUE")
         values[option] = read_literal(value)
-        check_value(hints[option], f"to: {name}: {option}", values[option])
-    for option, field in fields.items():
+        check_value(options[option].type, f"to: {name}: {option}", values[option])
+    for option, field in options.items():
         if field.default is dataclasses.MISSING and option not in values:
             raise ConfigError(f"to: {name}: {option}: missing; write {name}:{option}=VALUE")
     return TARGETS[name](**values)
@@ -311,7 +292,6 @@ def describe(target: Target) -> str:
     return f"{target.name}:{','.join(options)}" if options else target.name
 
 
-def _options(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+def _options(cls: Any) -> dict[str, Option]:
     """Return the fields that text can set: those that hold no group of fields."""
-    hints = typing.get_type_hints(cls)
-    return {field.name: field for field in dataclasses.fields(cls) if not groups_in(hints[field.name])}
+    return {name: option for name, option in options_of(cls).items() if not groups_in(option.type)}

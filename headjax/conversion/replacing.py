@@ -75,11 +75,10 @@ class FlaxSignature(AttentionAdapter):
     def inner_of(cls, layer: Any, site: AttentionSite) -> AttentionModule:
         """Return grouped attention with the layer's weights and dropout."""
         _require_plain(layer, site)
-        paths = {name: f"{name}.kernel" for name in ("query", "key", "value")}
-        paths |= {f"{name}_bias": path.replace("kernel", "bias") for name, path in paths.items()}
-        paths |= {"output/kernel": "out.kernel", "output/bias": "out.bias"}
-        params = _params_at(layer, site, paths)
-        return _module(site, params, dropout_rate=layer.dropout_rate, dtype=layer.dtype)
+        paths = {"output/kernel": "out.kernel", "output/bias": "out.bias"}
+        for name in ("query", "key", "value"):
+            paths |= {name: f"{name}.kernel", f"{name}_bias": f"{name}.bias"}
+        return _grouped(layer, site, paths, dropout_rate=layer.dropout_rate, dtype=layer.dtype)
 
     def __call__(
         self,
@@ -118,14 +117,14 @@ class TunixSignature(AttentionAdapter):
     @classmethod
     def inner_of(cls, layer: Any, site: AttentionSite) -> AttentionModule:
         """Return grouped attention with the layer's weights, norms and rotary embeddings."""
-        names = {"query": "q", "key": "k", "value": "v", "output/kernel": "o"}
-        paths = {name: f"{letter}_proj.w" for name, letter in names.items()}
-        paths |= {f"{name}_bias": f"{letter}_bias" for name, letter in list(names.items())[:3]}
-        norms = {f"{name}_norm": getattr(layer, f"{name[0]}_norm", None) for name in ("query", "key")}
-        params = _params_at(layer, site, paths | {name: f"{name[0]}_norm.w" for name in norms})
-        params |= {name: {"scale": params[name]} for name in norms if name in params}
-        fields = {name: RMSNorm(norm.norm_eps) for name, norm in norms.items() if norm is not None}
-        return _module(site, params, rotary=RotaryHalves(base=cls.base(layer)), **fields)
+        paths, norms = {"output/kernel": "o_proj.w"}, dict[str, RMSNorm]()
+        for name, letter in {"query": "q", "key": "k", "value": "v"}.items():
+            paths |= {name: f"{letter}_proj.w", f"{name}_bias": f"{letter}_bias"}
+            norm = getattr(layer, f"{letter}_norm", None)
+            if norm is not None:
+                paths[f"{name}_norm/scale"] = f"{letter}_norm.w"
+                norms[f"{name}_norm"] = RMSNorm(norm.norm_eps)
+        return _grouped(layer, site, paths, rotary=RotaryHalves(base=cls.base(layer)), **norms)
 
     @staticmethod
     def base(layer: Any) -> float:
@@ -133,10 +132,21 @@ class TunixSignature(AttentionAdapter):
         return 1e6  # that of Llama 3 and Qwen 3 of Tunix 0.1.7, whatever their config says
 
     def __call__(
-        self, x: jax.Array, segment_pos: jax.Array, cache: Any, attn_mask: jax.Array | None, segment_ids: Any = None
+        self,
+        x: jax.Array,
+        segment_pos: jax.Array | None,
+        cache: Any,
+        attn_mask: jax.Array | None,
+        segment_ids: Any = None,
     ) -> tuple[None, jax.Array]:
         """Return no cache, and `[batch, query, width]`."""
-        return None, _causal(self.inner, x, cache, attn_mask, segment_ids, segment_pos)
+        if cache is not None:
+            raise HeadjaxError(NO_CACHE)
+        mask = attn_mask
+        if segment_ids is not None:
+            same = segment_ids[:, :, None] == segment_ids[:, None, :]
+            mask = same if mask is None else mask & same
+        return None, self.inner(x, mask=None if mask is None else mask[:, None], positions=segment_pos)
 
 
 class SinCosSignature(TunixSignature):
@@ -155,17 +165,7 @@ class SinCosSignature(TunixSignature):
         self, x: jax.Array, cache: Any, attn_mask: jax.Array | None, sin: Any, cos: Any, segment_ids: Any = None
     ) -> tuple[None, jax.Array]:
         """Return no cache, and `[batch, query, width]`."""
-        return None, _causal(self.inner, x, cache, attn_mask, segment_ids, None)
-
-
-def _causal(inner: Any, x: jax.Array, cache: Any, mask: Any, segment_ids: Any, positions: Any) -> jax.Array:
-    if cache is not None:
-        raise HeadjaxError(NO_CACHE)
-    if segment_ids is not None:
-        same = segment_ids[:, :, None] == segment_ids[:, None, :]
-        mask = same if mask is None else mask & same
-    output: jax.Array = inner(x, mask=None if mask is None else mask[:, None], positions=positions)
-    return output
+        return super().__call__(x, None, cache, attn_mask, segment_ids)
 
 
 def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Iterable[str] | None = None) -> nnx.Module:
@@ -252,25 +252,27 @@ def _require_plain(layer: Any, site: AttentionSite) -> None:
         raise HeadjaxError(f"{site.path}: {other[0]}: a layer of headjax cannot take its place, and would leave it out")
 
 
-def _params_at(layer: nnx.Module, site: AttentionSite, paths: Mapping[str, str]) -> dict[str, Any]:
-    """Return the layer's arrays by the names of headjax, from their `paths` in the layer."""
-    params = {path: variable for path, variable in parameters(layer) if isinstance(variable, nnx.Param)}
-    other = next((path for path in params if path not in paths.values()), None)
+def _grouped(layer: nnx.Module, site: AttentionSite, paths: Mapping[str, str], **fields: Any) -> AttentionModule:
+    """Return grouped attention with a layer's arrays, whose `paths` in the layer stand by the names of headjax."""
+    arrays = {path: variable[...] for path, variable in parameters(layer) if isinstance(variable, nnx.Param)}
+    other = next((path for path in arrays if path not in paths.values()), None)
     if other is not None:
         raise HeadjaxError(
             f"{site.path}: its {other}: a layer of headjax has no such parameter, and would leave it out"
         )
-    return {name: params[path][...] for name, path in paths.items() if path in params}
-
-
-def _module(site: AttentionSite, params: dict[str, Any], **fields: Any) -> AttentionModule:
-    """Return the grouped attention that has these arrays."""
-    sizes: dict[str, Any] = {"num_heads": site.heads, "kv_heads": site.kv_heads, "head_dim": site.head_dim}
-    sizes["head_ids"] = site.ids
-    params = dict(params)
+    params = {name: arrays[path] for name, path in paths.items() if path in arrays}
     for name, heads in (("query_bias", site.heads), ("key_bias", site.kv_heads), ("value_bias", site.kv_heads)):
         if name in params:
             params[name] = params[name].reshape(heads, site.head_dim)
-    sizes |= {"projection_bias": "query_bias" in params, "output_bias": "output/bias" in params}
-    width, memory_width = params["query"].shape[0], params["key"].shape[0]
-    return GroupedAttention(width, params=nested(params), memory_width=memory_width, **sizes, **fields)
+    return GroupedAttention(
+        params["query"].shape[0],
+        params["key"].shape[0],
+        num_heads=site.heads,
+        kv_heads=site.kv_heads,
+        head_dim=site.head_dim,
+        head_ids=site.ids,
+        projection_bias="query_bias" in params,
+        output_bias="output/bias" in params,
+        params=nested(params),
+        **fields,
+    )

@@ -7,10 +7,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion.sharing import Groups
-from headjax.conversion.target import ConversionInput, bias_or_zeros, shared_fields
+from headjax.conversion.target import ConversionInput, Groups
 from headjax.core.tensors import Params
-from headjax.nn import GroupedAttention, Kind
+from headjax.nn import Kind
 from headjax.nn.rotary import Rotary
 
 DISTANCES = 256
@@ -29,29 +28,29 @@ DAMPING = 1e-9
 
 
 class RotaryKeys(NamedTuple):
-    """One layer's keys in coordinates in which rows are independent, and the cost of their errors. NumPy, float64.
+    """The heads' keys of a layer in coordinates of independent rows, and the cost of their errors. NumPy, float64.
 
-    An error e of KV head g adds u . e to the logit of a query at distance t, where u is the query rotated by t. The
-    softmax does not see the mean over a row. For errors that differ from token to token the mean square that it sees is
-    e^T G_g e, with
+    An error e of a key of head h adds u . e to the logit of a query at distance t, where u is the query rotated by t.
+    The softmax does not see the mean over a row. For errors that differ from token to token the mean square that it
+    sees is e^T G_h e, with
 
-        G_g = sum over heads h of g, mean over t of R(t) E[q_h q_h^T] R(t)^T,    t = 0, 1, ..., 255
+        G_h = mean over t of R(t) E[q_h q_h^T] R(t)^T,    t = 0, 1, ..., 255
 
     An error that all tokens of a sequence share counts without its mean over the distances, by
 
-        H_g = G_g - sum over h of M E[q_h q_h^T] M^T,    M = mean over t of R(t)
+        H_h = G_h - M E[q_h q_h^T] M^T,    M = mean over t of R(t)
 
-    which is near G_g at fast frequencies and near 0 at slow ones. Row i of `rows` differs from token to token in the
-    share `within[i]` of its square, so it counts by within[i] G_g + (1 - within[i]) H_g. Terms between two frequencies
+    which is near G_h at fast frequencies and near 0 at slow ones. Row i of `rows` differs from token to token in the
+    share `within[i]` of its square, so it counts by within[i] G_h + (1 - within[i]) H_h. Terms between two frequencies
     vanish only where one of them rotates within the context. Errors at slow ones add up or cancel.
 
     Dimensions of a head lie with all first ones of the rotary pairs before all second ones.
     """
 
-    rows: np.ndarray  # [rows, kv_heads, head_dim], keys for independent inputs of unit variance
+    rows: np.ndarray  # [rows, heads, head_dim], keys for independent inputs of unit variance
     within: np.ndarray  # [rows], share of each row's square that differs from token to token
-    moving: np.ndarray  # G [kv_heads, head_dim, head_dim]
-    still: np.ndarray  # H [kv_heads, head_dim, head_dim]
+    moving: np.ndarray  # G [heads, head_dim, head_dim]
+    still: np.ndarray  # H [heads, head_dim, head_dim]
     back: np.ndarray  # [inputs + 1, rows], map from rows to weights; the last row of those is the bias
 
     @property
@@ -59,22 +58,17 @@ class RotaryKeys(NamedTuple):
         """Number of rotary pairs."""
         return self.rows.shape[-1] // 2
 
-    @property
-    def sizes(self) -> np.ndarray:
-        """Cost of an error of one in a dimension, a mean over the two of each pair, `[kv_heads, frequencies]`."""
-        return _sizes(self.moving)
-
     def of(self, keys: np.ndarray) -> RotaryKeys:
-        """Return these KV heads alone."""
+        """Return the keys of these heads alone."""
         return self._replace(rows=self.rows[:, keys], moving=self.moving[keys], still=self.still[keys])
 
     def times_costs(self, errors: np.ndarray) -> np.ndarray:
-        """Return errors `[rows, kv_heads, head_dim]` times within[i] G_g + (1 - within[i]) H_g."""
+        """Return errors `[rows, heads, head_dim]` times within[i] G_h + (1 - within[i]) H_h."""
         still = np.einsum("ngi,gij->ngj", errors, self.still)
         return still + self.within[:, None, None] * np.einsum("ngi,gij->ngj", errors, self.moving - self.still)
 
     def by_frequency(self) -> np.ndarray:
-        """Return the squared logits of pairs of KV heads, `[frequencies, kv_heads, kv_heads]`, for any phase."""
+        """Return the squared logits of pairs of heads, `[frequencies, heads, heads]`, for any phase."""
         moving, still = (_sizes(matrix) for matrix in (self.moving, self.still))
         seen = self.within[:, None, None] * moving + (1.0 - self.within[:, None, None]) * still
         weighted = as_complex(self.rows) * np.sqrt(seen)
@@ -88,14 +82,9 @@ def as_complex(array: np.ndarray) -> np.ndarray:
 
 
 def _sizes(matrix: np.ndarray) -> np.ndarray:
-    """Return the mean square of both dimensions of every pair, `[kv_heads, frequencies]`."""
+    """Return the cost of an error of one in a dimension, the mean of both in a pair, `[heads, frequencies]`."""
     size = np.diagonal(matrix, axis1=1, axis2=2).reshape(len(matrix), 2, -1).mean(axis=1)
     return np.maximum(size, 1e-9 * max(float(size.max()), TINY))
-
-
-def is_rotary(attention: Kind) -> bool:
-    """Return whether a layer has keys that rotate with their positions."""
-    return issubclass(attention.of, GroupedAttention) and attention.rotary is not None
 
 
 def is_fully_rotary(attention: Kind) -> bool:
@@ -103,37 +92,24 @@ def is_fully_rotary(attention: Kind) -> bool:
     return attention.rotary is not None and attention.rotary.dim in (None, attention.head_dim)
 
 
-def grouped_of(attention: Kind) -> Kind:
-    """Return a layer whose keys rotate as grouped attention; multi-head attention has a key for every head."""
-    if attention.of is GroupedAttention:
-        return attention
-    return Kind(GroupedAttention, kv_heads=attention.num_heads, **shared_fields(attention))
-
-
 def rotary_keys_of(layer: ConversionInput) -> RotaryKeys:
-    """Return the keys of a layer all of whose dimensions rotate, with the cost of their errors."""
-    source = grouped_of(layer.attention)
-    rotary = source.rotary
+    """Return the keys of a multi-head layer all of whose dimensions rotate, with the cost of their errors."""
+    rotary = layer.attention.rotary
     query, key = (in_pairs(rotary, weights_and_bias(layer, name)) for name in ("query", "key"))
     query_gram = np.einsum("ahd,ab,bhe->hde", query, _second(layer, "query"), query, optimize=True)
-    if source.query_norm is not None:
-        gain = in_pairs(rotary, np.asarray(layer.module.query_norm.gain(), np.float64))
-        size = np.maximum(np.trace(query_gram, axis1=1, axis2=2) / query_gram.shape[-1], TINY)  # mean square
-        query_gram = query_gram * gain[:, None] * gain / size[:, None, None]
     second = _second(layer, "key")
     within = np.zeros_like(second)  # as `second`, about the mean of each sequence
     within[:-1, :-1] = np.eye(len(second) - 1) if layer.moments is None else layer.moments.key_within
-    if source.key_norm is not None:
-        key_square = np.einsum("agd,ab,bgd->g", key, second, key, optimize=True) / source.head_dim
-        query_gram = query_gram / np.maximum(key_square, TINY)[np.asarray(source.groups)][:, None, None]
-        key = key * in_pairs(rotary, np.asarray(layer.module.key_norm.gain(), np.float64))
-    costs = np.zeros((2, source.kv_heads, source.head_dim, source.head_dim))
-    for matrix, rotated in zip(costs, _rotated(_waves(rotary, source.head_dim), query_gram), strict=True):
-        np.add.at(matrix, np.asarray(source.groups), rotated)
+    costs = np.stack(_rotated(_waves(rotary, key.shape[-1]), query_gram))
     floor = 1e-9 * max(float(np.trace(costs[0], axis1=1, axis2=2).max()), TINY)
-    costs += floor * np.eye(source.head_dim)
-    root, back, share = _independent(second, within)
-    return RotaryKeys(np.tensordot(root, key, 1), share, costs[0], costs[1], back)
+    costs += floor * np.eye(key.shape[-1])
+    # root^T root is the inputs' second moment, root^T diag(share) root that within sequences.
+    values, vectors = np.linalg.eigh(second)
+    values = np.maximum(values, 0.0) + max(RIDGE * float(np.maximum(values, 0.0).mean()), TINY)
+    inverse = vectors / np.sqrt(values)
+    share, basis = np.linalg.eigh(inverse.T @ within @ inverse)
+    root = basis.T @ (vectors * np.sqrt(values)).T
+    return RotaryKeys(np.tensordot(root, key, 1), np.clip(share, LEAST_SEEN, 1.0), costs[0], costs[1], inverse @ basis)
 
 
 def rotated_mean(rotary: Rotary, grams: np.ndarray) -> np.ndarray:
@@ -174,15 +150,6 @@ def _rotated(wave: np.ndarray, query_gram: np.ndarray) -> tuple[np.ndarray, np.n
     return means[0], means[1]
 
 
-def _independent(second: np.ndarray, within: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return T, its inverse and a diagonal D: T^T T is the inputs' second moment, T^T D T that within sequences."""
-    values, vectors = np.linalg.eigh(second)
-    values = np.maximum(values, 0.0) + max(RIDGE * float(np.maximum(values, 0.0).mean()), TINY)
-    root, inverse = (vectors * np.sqrt(values)).T, vectors / np.sqrt(values)
-    share, vectors = np.linalg.eigh(inverse.T @ within @ inverse)
-    return vectors.T @ root, inverse @ vectors, np.clip(share, LEAST_SEEN, 1.0)
-
-
 def in_pairs(rotary: Rotary, array: np.ndarray) -> np.ndarray:
     """Return the last dimension with the first ones of all rotary pairs before the second ones."""
     first, second = (np.asarray(index) for index in rotary.split(jnp.arange(array.shape[-1])))
@@ -191,7 +158,7 @@ def in_pairs(rotary: Rotary, array: np.ndarray) -> np.ndarray:
 
 def weights_and_bias(layer: ConversionInput, name: str) -> np.ndarray:
     """Return W_Q or W_K with its bias as one more row, `[inputs + 1, heads, head_dim]`."""
-    rows = jnp.concatenate([layer.params[name], bias_or_zeros(layer, name)[None]])
+    rows = jnp.concatenate([layer.params[name], layer.bias(name)[None]])
     return np.asarray(rows, np.float64)
 
 
@@ -199,9 +166,7 @@ def _second(layer: ConversionInput, name: str) -> np.ndarray:
     """Return the second moment of the inputs of queries or keys with a one appended, `[inputs + 1, inputs + 1]`."""
     if layer.moments is None:
         return np.eye(layer.params[name].shape[0] + 1)
-    of_query = name == "query"
-    mean = layer.moments.query_mean if of_query else layer.moments.key_mean
-    covariance = layer.moments.query_covariance if of_query else layer.moments.key_covariance
+    mean, covariance = layer.moments.of(name)
     extended = np.append(mean, 1.0)
     second = np.outer(extended, extended)
     second[:-1, :-1] += covariance
@@ -227,13 +192,13 @@ def fit_rotary(layer: ConversionInput, groups: Groups) -> Params:
 
 
 def shared_key(keys: RotaryKeys) -> tuple[np.ndarray, np.ndarray]:
-    """Return one key s for several KV heads and factors c that rotate it into theirs, complex at each frequency."""
-    # minimise  sum over rows i and KV heads g of e_ig^T Gamma_ig e_ig,  e_ig = k_ig - c_g s_i, Gamma as in `RotaryKeys`
+    """Return one key s for several heads and factors c that rotate it into theirs, complex at each frequency."""
+    # minimise  sum over rows i and heads h of e_ih^T Gamma_ih e_ih,  e_ih = k_ih - c_h s_i, Gamma as in `RotaryKeys`
     # Complex factors commute with rotations. From the leading eigenvectors c and s are solved in turns.
     if keys.rows.shape[1] == 1:
         return as_complex(keys.back @ keys.rows[:, 0]), np.ones((1, keys.frequencies), complex)
     target = keys.times_costs(keys.rows)
-    factors = np.linalg.eigh(keys.by_frequency())[1][:, :, -1].T / np.sqrt(keys.sizes)
+    factors = np.linalg.eigh(keys.by_frequency())[1][:, :, -1].T / np.sqrt(_sizes(keys.moving))
     shared = _best_key(keys, target, factors)
     for _ in range(SWEEPS):
         factors = _best_factors(keys, target, shared)
@@ -260,7 +225,7 @@ def _best_key(keys: RotaryKeys, target: np.ndarray, factors: np.ndarray) -> np.n
 
 
 def _best_factors(keys: RotaryKeys, target: np.ndarray, shared: np.ndarray) -> np.ndarray:
-    """Return the c `[kv_heads, frequencies]` with the least error for this s, KV head by KV head."""
+    """Return the c `[heads, frequencies]` with the least error for this s, head by head."""
     count = keys.frequencies
     grams = [shared.T @ shared, shared.T @ (keys.within[:, None] * shared)]
     grams = [gram.reshape(2, count, 2, count) for gram in grams]

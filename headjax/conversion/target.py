@@ -1,18 +1,20 @@
-"""Base classes of the conversions, the layers that they work on, and the products of weights that they keep."""
+"""Base classes of the conversions, the layers that they work on, and their products of weights, which ranks capture."""
 
 from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from headjax.conversion.calibration import Moments
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Checked, options_of
+from headjax.core.programs import one_blas_thread, one_by_one
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadLayer
@@ -28,7 +30,12 @@ from headjax.nn import (
     NoHeadsAttention,
 )
 from headjax.nn.module import AttentionModule
-from headjax.nn.norms import Normalisation
+
+Groups = Sequence[Sequence[int]]
+"""Positions of the heads of each group; a group shares a key and a value."""
+
+HEAD_NORMS = ("query_norm", "key_norm")
+"""Fields and parameters of the norms of queries and keys."""
 
 
 class LayerError(NamedTuple):
@@ -51,15 +58,10 @@ class LayerError(NamedTuple):
 
 
 class ConversionInput(NamedTuple):
-    """One layer to convert, with weights in float32.
+    """One layer to convert, with weights in float32."""
 
-    Attributes:
-        module: Module in the form that the conversion starts from.
-        moments: Moments of its inputs; None without calibration batches.
-    """
-
-    module: Any
-    moments: Moments | None = None
+    module: Any  # in the form that the conversion starts from
+    moments: Moments | None = None  # of its inputs; None without calibration batches
 
     @property
     def attention(self) -> Kind:
@@ -70,6 +72,11 @@ class ConversionInput(NamedTuple):
     def params(self) -> Params:
         """The layer's arrays as a nested dict."""
         return self.module.params
+
+    def bias(self, name: str) -> jax.Array:
+        """Return the bias `[heads, dim]` of `query`, `key` or `value`; zeros where the layer has none."""
+        params = self.params
+        return params.get(f"{name}_bias", jnp.zeros(params[name].shape[1:]))
 
 
 class Target(Checked, abc.ABC):
@@ -121,7 +128,7 @@ def multi_head_of(attention: Kind) -> Kind:
         return attention
     if attention.of is not GroupedAttention:
         raise ConfigError(f"attention: {kind_of(attention)} cannot be converted; multi_head and grouped can")
-    plain = attention.query_norm is None and attention.key_norm is None
+    plain = not is_normalised(attention)
     require(plain, "query_norm", "normalised queries or keys are not products of weights and cannot be converted")
     return Kind(MultiHeadAttention, **shared_fields(attention))
 
@@ -132,16 +139,15 @@ def shared_fields(attention: Kind) -> dict[str, Any]:
     return {name: attention.options[name] for name in names}
 
 
-def require_rank(field: str, rank: int, most: int, what: str) -> None:
-    """Raise a `ConfigError` unless 1 <= rank <= most."""
-    require(1 <= rank <= most, field, f"must be from 1 to {what} = {most}, got {rank}")
+def is_rotary(attention: Kind) -> bool:
+    """Return whether a layer has keys that rotate with their positions."""
+    return issubclass(attention.of, GroupedAttention) and attention.rotary is not None
 
 
-def bias_or_zeros(layer: ConversionInput, name: str) -> jax.Array:
-    """Return a bias `[heads, dim]` of a multi-head layer; zeros where it has none."""
-    if f"{name}_bias" in layer.params:
-        return layer.params[f"{name}_bias"]
-    return jnp.zeros(layer.params[name].shape[1:])
+def is_normalised(attention: Kind) -> bool:
+    """Return whether a layer normalises its queries or keys."""
+    norms = (attention.options.get(name) for name in HEAD_NORMS)
+    return issubclass(attention.of, GroupedAttention) and any(norm is not None for norm in norms)
 
 
 def find_layers(model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> dict[HeadLayer, Kind]:
@@ -164,29 +170,28 @@ def find_layers(model: Model, stacks: Collection[str] | None, layers: Collection
     }
 
 
-def layers_at(model: Model, places: Iterable[HeadLayer]) -> dict[HeadLayer, AttentionModule]:
-    """Return the attention modules of these layers."""
-    layers = {(layer.stack, layer.layer): layer.module for layer in attention_layers(model)}
-    return {place: layers[place] for place in places}
-
-
 Tree = TypeVar("Tree")
 
 
+def in_float32(tree: Tree) -> Tree:
+    """Return a module, or any tree of arrays, with arrays in float32."""
+    return jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), tree)
+
+
 class Products(NamedTuple):
-    """Tensor of slices T_h = A_h B_h^T, held as its factors: W_Q^h W_K^hT of logits, W_V^h W_O^h of outputs.
+    """Tensor of slices T_h = A_h B_h^T, held as its factors: W_Q^h W_K^hT of logits, W_V^h W_O^h of outputs."""
 
-    Attributes:
-        left: A `[..., rows, heads, dim]`.
-        right: B `[..., columns, heads, dim]`.
-    """
-
-    left: jax.Array
-    right: jax.Array
+    left: jax.Array  # A [..., rows, heads, dim]
+    right: jax.Array  # B [..., columns, heads, dim]
 
     def by_head(self) -> tuple[jax.Array, jax.Array]:
         """Return A and B as `[..., heads, rows, dim]` and `[..., heads, columns, dim]`."""
         return jnp.swapaxes(self.left, -3, -2), jnp.swapaxes(self.right, -3, -2)
+
+
+def gram(matrix: jax.Array) -> jax.Array:
+    """Return M^T M over the last two dimensions."""
+    return jnp.swapaxes(matrix, -1, -2) @ matrix
 
 
 def squared_norm(products: Products) -> jax.Array:
@@ -195,122 +200,102 @@ def squared_norm(products: Products) -> jax.Array:
     return (gram(left) * gram(right)).sum()
 
 
-def squared_distance(products: Products, others: Products) -> jax.Array:
-    """Return sum_h ||T_h - T'_h||^2 of two tensors of equal shape."""
-    # Slices are subtracted: inner products would lose everything below the square root of the rounding error.
-    left, right = products.by_head()
-    other_left, other_right = others.by_head()
+@jax.jit
+def relative_distance(products: Products, others: Products) -> jax.Array:
+    """Return ||T - T'|| / ||T|| of two tensors of equal shape in the Frobenius norm; 0 where both are zero."""
 
-    def one_head(factors: tuple[jax.Array, ...]) -> jax.Array:
+    def squared_distance(factors: tuple[jax.Array, ...]) -> jax.Array:
+        # Slices are subtracted: inner products would lose everything below the square root of the rounding error.
         a, b, c, d = factors
         return jnp.square(a @ b.T - c @ d.T).sum()
 
-    return jax.lax.map(one_head, (left, right, other_left, other_right)).sum()
-
-
-@jax.jit
-def relative_distance(products: Products, others: Products) -> jax.Array:
-    """Return ||T - T'|| / ||T|| in the Frobenius norm; 0 where both are zero."""
     with jax.default_matmul_precision("highest"):
-        distance, norm = squared_distance(products, others), squared_norm(products)
+        distance = jax.lax.map(squared_distance, (*products.by_head(), *others.by_head())).sum()
+        norm = squared_norm(products)
     return jnp.sqrt(distance / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
 
 
-def gram(matrix: jax.Array) -> jax.Array:
-    """Return M^T M over the last two dimensions."""
-    return jnp.swapaxes(matrix, -1, -2) @ matrix
+def head_svd(products: Products) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return U `[heads, rows, dim]`, s `[heads, dim]`, V `[heads, columns, dim]` of every T_h = U_h diag(s_h) V_h^T."""
+
+    def of_head(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        (q_left, r_left), (q_right, r_right) = jnp.linalg.qr(left), jnp.linalg.qr(right)
+        u, values, vt = jnp.linalg.svd(r_left @ r_right.T, full_matrices=False)
+        return q_left @ u, values, q_right @ vt.T
+
+    factors: tuple[jax.Array, jax.Array, jax.Array] = one_by_one(of_head, *products.by_head())
+    return factors
 
 
-def join(factors: jax.Array, mixed: jax.Array) -> jax.Array:
-    """Return sum_h F_h X_h: `[rows, heads, dim]` by `[heads, dim, rank]` to `[rows, rank]`."""
-    return factors.reshape(factors.shape[0], -1) @ mixed.reshape(-1, mixed.shape[-1])
-
-
-def project(factors: jax.Array, basis: jax.Array) -> jax.Array:
-    """Return F_h^T X of every head: `[rows, heads, dim]` and `[rows, rank]` to `[heads, dim, rank]`."""
-    flat = factors.reshape(factors.shape[0], -1).T @ basis
-    return flat.reshape(*factors.shape[1:], basis.shape[-1])
-
-
-def in_float32(tree: Tree) -> Tree:
-    """Return a module, or any tree of arrays, with arrays in float32."""
-    return jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), tree)
-
-
-def query_key(module: AttentionModule) -> Products:
-    """Return the logits' forms x T_h y^T, T_h = scale * W_Q^h W_K^hT, at equal positions, without biases or norms."""
-    return _query_key(in_float32(module))
-
-
-def value_output(module: AttentionModule) -> Products:
-    """Return the linear maps from inputs to outputs of heads, y T_h: T_h = W_V^h W_O^h, without biases."""
+def head_products(module: AttentionModule) -> tuple[Products, Products]:
+    """Return T_h = scale * W_Q^h W_K^hT of logits at equal positions and W_V^h W_O^h of outputs, without biases."""
     module = in_float32(module)
-    return Products(_values(module), jnp.moveaxis(module.output_matrices(), 2, 0))
+    query, key, value = query_key_value(module)
+    return Products(query, key), Products(value, jnp.moveaxis(module.output_matrices(), 2, 0))
 
 
-@functools.singledispatch
-def _query_key(module: AttentionModule) -> Products:
-    raise ConfigError(f"attention: {kind_of(module.kind)} has no products of queries and keys")
+def query_key_value(module: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return scale * W_Q, W_K and W_V of every head, `[inputs, heads, dim]`, the gains of norms among them."""
+    if isinstance(module, GroupedAttention):
+        query, key, groups = module.query[...], module.key[...], jnp.asarray(module.groups)
+        if module.query_norm is not None:
+            query = query * module.query_norm.gain()[None, None]
+        if module.key_norm is not None:
+            key = key * module.key_norm.gain()[None, None]
+        return query * module.logit_scale, key[:, groups], module.value[:, groups]
+    if isinstance(module, CollaborativeAttention):
+        query, key = module.query[:, None, :] * module.mixing[...][None], module.key[...]
+        key = jnp.broadcast_to(key[:, None, :], (key.shape[0], *query.shape[1:]))
+        return query / module.kind.head_dim**0.5, key, module.value[...]
+    if isinstance(module, CompressedAttention):
+        query, *rebuilt = query_key_value(module.inner)
+    elif isinstance(module, LatentAttention) and not any(
+        module.kind.options[name] for name in ("query_rank", "rotary", "latent_norm")
+    ):
+        query, rebuilt = module.query[...] * module.logit_scale, [module.key[...], module.value[...]]
+    else:
+        raise ConfigError(f"attention: {kind_of(module.kind)} has no products of weights for its logits")
+    key, value = (jnp.einsum("mr,rhd->mhd", module.latent[...], array) for array in rebuilt)
+    return query, key, value
 
 
-@functools.singledispatch
-def _values(module: AttentionModule) -> jax.Array:
-    """Return W_V^h of every head, `[memory width, heads, value_dim]`."""
-    raise ConfigError(f"attention: {kind_of(module.kind)} has no products of values and outputs")
+class Captured(NamedTuple):
+    """Shares of a layer's squared norm that the best of rank 1, 2, ... capture (Cordonnier et al. 2020, figure 1)."""
+
+    query: np.ndarray  # [rank], of W_Q of all heads side by side
+    key: np.ndarray  # [rank], of W_K of all heads side by side
+    product: np.ndarray  # [rank], of W_Q W_K^T, the sum over heads
+    product_by_head: np.ndarray  # [heads, head_dim], of W_Q^h W_K^hT
 
 
-@_query_key.register
-def _(module: GroupedAttention) -> Products:
-    query, key = module.query[...], module.key[...]
-    if module.query_norm is not None:
-        query = query * gain(module.query_norm)
-    if module.key_norm is not None:
-        key = key * gain(module.key_norm)
-    return Products(query * module.logit_scale, key[:, jnp.asarray(module.groups)])
+def captured_variance(model: Model) -> dict[HeadLayer, Captured]:
+    """Return the captured variance of every multi-head or grouped layer, by (head stack, layer), without centring."""
+    captured, singular_values = {}, functools.partial(jnp.linalg.svd, compute_uv=False)
+    for layer in attention_layers(model):
+        if layer.config.of is NoHeadsAttention:
+            continue
+        try:
+            multi_head_of(layer.config)
+        except ConfigError as error:
+            raise ConfigError(f"{layer.stack}/{layer.layer}: {error}") from None
+        params = as_multi_head(in_float32(layer.module)).params
+        products = Products(params["query"], params["key"])
+        query, key = (factor.reshape(factor.shape[0], -1) for factor in products)
+        with one_blas_thread(), jax.default_matmul_precision("highest"):
+            values = [
+                singular_values(query),
+                singular_values(key),
+                singular_values(jnp.linalg.qr(query)[1] @ jnp.linalg.qr(key)[1].T),
+                head_svd(products)[1],
+            ]
+            squares = [np.square(np.asarray(value, np.float64)) for value in values]
+        totals = (np.maximum(each.sum(axis=-1, keepdims=True), 1e-300) for each in squares)
+        captured[layer.stack, layer.layer] = Captured(
+            *(np.cumsum(each, axis=-1) / total for each, total in zip(squares, totals, strict=True))
+        )
+    return captured
 
 
-@_values.register
-def _(module: GroupedAttention) -> jax.Array:
-    return module.value[:, jnp.asarray(module.groups)]
-
-
-def gain(norm: Normalisation) -> jax.Array:
-    """Return gamma `[1, 1, size]` of a norm of heads."""
-    return norm.gain()[None, None]
-
-
-@_query_key.register
-def _(module: LatentAttention) -> Products:
-    kind = module.kind
-    if kind.query_rank is not None or kind.rotary is not None or kind.latent_norm is not None:
-        raise ConfigError("attention: latent attention with norms, rotary parts or a query latent has no such products")
-    key = jnp.einsum("mr,rhd->mhd", module.latent[...], module.key[...])
-    return Products(module.query[...] * module.logit_scale, key)
-
-
-@_values.register
-def _(module: LatentAttention) -> jax.Array:
-    return jnp.einsum("mr,rhv->mhv", module.latent[...], module.value[...])
-
-
-@_query_key.register
-def _(module: CollaborativeAttention) -> Products:
-    query, key = module.query[:, None, :] * module.mixing[...][None], module.key[...]
-    right = jnp.broadcast_to(key[:, None, :], (key.shape[0], *query.shape[1:]))
-    return Products(query / module.kind.head_dim**0.5, right)
-
-
-@_values.register
-def _(module: CollaborativeAttention) -> jax.Array:
-    return module.value[...]
-
-
-@_query_key.register
-def _(module: CompressedAttention) -> Products:
-    inner = _query_key(module.inner)
-    return inner._replace(right=jnp.einsum("mr,rhd->mhd", module.latent[...], inner.right))
-
-
-@_values.register
-def _(module: CompressedAttention) -> jax.Array:
-    return jnp.einsum("mr,rhv->mhv", module.latent[...], _values(module.inner))
+def rank_for(captured: np.ndarray, share: float) -> np.ndarray:
+    """Return the smallest rank that captures at least this share, along the last dimension."""
+    return (np.asarray(captured) < share - 1e-6).sum(axis=-1) + 1

@@ -29,8 +29,7 @@ from headjax.data.forms.images import ImageForm
 from headjax.data.registry import TASKS
 from headjax.data.rows import SPLITS, Rows, RowSource, Split, chunks, fingerprint
 from headjax.storage.directories import hold
-from headjax.storage.failures import writing
-from headjax.storage.files import first_line, parse_json, write_file
+from headjax.storage.files import first_line, parse_json, write_file, writing
 from headjax.storage.hub import source_of
 from headjax.storage.paths import copy_file, is_bucket, path_of
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, Tokenizer

@@ -5,17 +5,9 @@ from headjax.initialization.initialization import (
     AdminConstant,
     DeepNorm,
     Initialization,
+    ModelSource,
     Setting,
     constant_omega,
 )
-from headjax.initialization.source import ModelSource
 
-__all__ = [
-    "Admin",
-    "AdminConstant",
-    "DeepNorm",
-    "Initialization",
-    "ModelSource",
-    "Setting",
-    "constant_omega",
-]
+__all__ = ["Admin", "AdminConstant", "DeepNorm", "Initialization", "ModelSource", "Setting", "constant_omega"]

@@ -1,12 +1,13 @@
-"""Initialisations that make deep models train: their base, DeepNorm in closed form, and Admin."""
+"""The source of a run's model, and initialisations that make deep models train: DeepNorm in closed form, and Admin."""
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,28 +15,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from headjax.core.errors import DataError, require
-from headjax.core.fields import Checked, Size
+from headjax.conversion.deep import deep_config, deepen
+from headjax.core.errors import CheckpointError, ConfigError, DataError, require, within
+from headjax.core.fields import Checked, Count, Size
 from headjax.core.modules import arrays, declared
-from headjax.core.serialize import kind
+from headjax.core.serialize import from_data, kind
 from headjax.core.tensors import Params, flatten
 from headjax.mesh.mesh import replicated
 from headjax.models.config import Batch, ModelConfig
+from headjax.models.directory import ModelFolder
 from headjax.models.model import Model
+from headjax.models.new_task import with_task
+from headjax.models.tasks import TaskOutput
 from headjax.models.walk import LayerBlock, blocks_of
 from headjax.nn.state import Compute, ForwardOptions, ResidualStep
 
 
 class Setting(NamedTuple):
-    """Conditions of a measurement.
+    """Conditions of a measurement."""
 
-    Attributes:
-        batches: Arrays on the mesh.
-        key: PRNG key of dropout.
-    """
-
-    batches: Sequence[Batch]
-    key: jax.Array
+    batches: Sequence[Batch]  # on the mesh
+    key: jax.Array  # of dropout
     mesh: Mesh
     compute: Compute = Compute()
 
@@ -71,17 +71,6 @@ def require_post_norm(config: ModelConfig, why: str) -> None:
     require(not shared, "shared_layers", f"{why} of layers with weights of their own")
 
 
-def scale_weights(config: ModelConfig, params: Params, factor: Callable[[str, str], float]) -> Params:
-    """Multiply every weight of every layer by a factor; biases and norms (`decay` is False) stay."""
-    network = Model(config, params)
-    for name, stack in config.stacks().items():
-        for group in stack.groups:
-            for path, weight in flatten(declared(getattr(getattr(network, name), group.name))).items():
-                if weight.decay:
-                    weight.set_raw_value(weight.get_raw_value() * factor(name, path))
-    return arrays(network)
-
-
 def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any]) -> Params:
     """Return the parameters with these multipliers of the shortcuts."""
     network = Model(config, params)
@@ -98,32 +87,21 @@ def set_shortcuts(config: ModelConfig, params: Params, omega: Mapping[str, Any])
     return arrays(network)
 
 
-class Scales(NamedTuple):
-    """Factors of DeepNorm in one stack.
+def deep_norm_scales(config: ModelConfig) -> dict[str, tuple[float, float]]:
+    """Return (alpha, beta) by stack, for N encoder layers and M decoder layers (Wang et al. 2022, table 1).
 
-    Attributes:
-        alpha: Factor of the shortcut.
-        beta: Factor of values, outputs and feed-forward weights as they are drawn.
-    """
-
-    alpha: float
-    beta: float
-
-
-def deep_norm_scales(config: ModelConfig) -> dict[str, Scales]:
-    """Return the factors by stack, for N encoder layers and M decoder layers (Wang et al. 2022, table 1).
-
-    A stack alone has alpha = (2 N)^(1/4), beta = (8 N)^(-1/4). In an encoder-decoder the encoder has
+    Shortcuts are multiplied by alpha; values, outputs and feed-forward weights by beta, as they are drawn. A stack
+    alone has alpha = (2 N)^(1/4), beta = (8 N)^(-1/4). In an encoder-decoder the encoder has
     alpha = 0.81 (N^4 M)^(1/16), beta = 0.87 (N^4 M)^(-1/16), the decoder alpha = (3 M)^(1/4), beta = (12 M)^(-1/4).
     """
     depths = {name: len(stack.layers) for name, stack in config.stacks().items()}
     if len(depths) == 1:
-        return {name: Scales((2 * depth) ** 0.25, (8 * depth) ** -0.25) for name, depth in depths.items()}
-    encoder, decoder = depths["encoder"], depths["decoder"]
-    product = float(encoder) ** 4 * decoder
+        return {name: ((2 * depth) ** 0.25, (8 * depth) ** -0.25) for name, depth in depths.items()}
+    decoder = depths["decoder"]
+    product = float(depths["encoder"]) ** 4 * decoder
     return {
-        "encoder": Scales(0.81 * product ** (1 / 16), 0.87 * product ** (-1 / 16)),
-        "decoder": Scales((3 * decoder) ** 0.25, (12 * decoder) ** -0.25),
+        "encoder": (0.81 * product ** (1 / 16), 0.87 * product ** (-1 / 16)),
+        "decoder": ((3 * decoder) ** 0.25, (12 * decoder) ** -0.25),
     }
 
 
@@ -139,19 +117,21 @@ class DeepNorm(Initialization):
     def configure(self, config: ModelConfig) -> ModelConfig:
         require_post_norm(config, "DeepNorm is an initialisation")
         alphas: dict[str, Any] = {
-            config.STACKS[name]["alpha"]: scales.alpha for name, scales in deep_norm_scales(config).items()
+            config.STACKS[name]["alpha"]: alpha for name, (alpha, _) in deep_norm_scales(config).items()
         }
         return dataclasses.replace(config, residual="constant_post_norm", **alphas)
 
     def draw(self, config: ModelConfig, key: jax.Array) -> Params:
-        scales = deep_norm_scales(config)
-
-        def factor(name: str, path: str) -> float:
-            """Return beta for values, outputs and feed-forward weights, which scale the output of their sub-layer."""
-            adds = path.startswith("feed_forward/") or f"/{path}".endswith(("/value", "/output/kernel"))
-            return scales[name].beta if adds else 1.0
-
-        return scale_weights(config, config.initialize(key), factor)
+        network, scales = Model(config, config.initialize(key)), deep_norm_scales(config)
+        for name, stack in config.stacks().items():
+            _, beta = scales[name]
+            for group in stack.groups:
+                for path, weight in flatten(declared(getattr(getattr(network, name), group.name))).items():
+                    # What scales the output of its sub-layer; biases and norms are not decayed.
+                    adds = path.startswith("feed_forward/") or f"/{path}".endswith(("/value", "/output/kernel"))
+                    if adds and weight.decay:
+                        weight.set_raw_value(weight.get_raw_value() * beta)
+        return arrays(network)
 
 
 _SMALLEST = 0.5
@@ -246,16 +226,10 @@ def _program(config: ModelConfig, mesh: Mesh, compute: Compute, exclude_padding:
     return jax.jit(omegas, out_shardings=replicated(mesh))
 
 
-def variance(x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-    """Return the variance of `[batch, length, width]`, or of its values at tokens that `mask` marks, in float32.
-
-    The result is NaN where the mask marks none.
-    """
-    x = x.astype(jnp.float32)
-    if mask is None:
-        return jnp.var(x)
-    present = jnp.broadcast_to(mask[:, :, None], x.shape)
-    return jnp.var(x, where=present)
+def variance(x: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Return the variance of `[batch, length, width]` in float32, of the tokens that `mask` marks; NaN without any."""
+    present = None if mask is None else jnp.broadcast_to(mask[:, :, None], x.shape)
+    return jnp.var(x.astype(jnp.float32), where=present)
 
 
 def constant_omega(sub_layers: int) -> float:
@@ -279,3 +253,71 @@ class AdminConstant(Initialization):
         counts = {name: sum(len(layer.slots) for layer in stack.layers) for name, stack in config.stacks().items()}
         omega = {name: [constant_omega(count)] * count for name, count in counts.items()}
         return set_shortcuts(config, config.initialize(key), omega)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSource(Checked):
+    """The fields of a run about its model.
+
+    Attributes:
+        model: a fresh model.
+        start: a model directory in its place: an imported, pruned or converted model to train further.
+        task: a fresh output of `start` for this task; None keeps the output it has.
+        deep: heads of each layer that the model's layers are split into (Liu et al. 2021), see
+            `headjax.conversion.deep`; 0 leaves the layers as they are. Weights of `start` are handed on.
+        initialization: how a fresh model starts; None draws what the model's tensors declare.
+    """
+
+    model: ModelConfig | None = None
+    start: str = ""
+    task: TaskOutput | None = None
+    deep: Count = 0
+    initialization: Initialization | None = None
+
+    @classmethod
+    def of(cls, run: Mapping[str, Any]) -> ModelSource:
+        """Return the source of the model of a run's config."""
+        names = {field.name for field in dataclasses.fields(ModelSource)}
+        return from_data(ModelSource, {name: value for name, value in run.items() if name in names})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.model is not None or bool(self.start), "model", "missing; describe one, or name a directory in start"
+        )
+        require(self.model is None or not self.start, "start", "stands beside a model; a run has one or the other")
+        require(
+            self.task is None or bool(self.start), "task", "is a new output of start; set model.task of a fresh model"
+        )
+        fresh = self.initialization is None or not self.start
+        require(fresh, "initialization", "is for fresh models, and this one has trained parameters")
+
+    def architecture(self) -> ModelConfig:
+        """Return the config of the model that the run trains; no array is read or made."""
+        if self.model is not None:
+            config = self.model
+        else:
+            with self._reading():
+                config = ModelFolder(self.start).config
+            config = config if self.task is None else with_task(Model(config, {}), self.task).config
+        with within("config.deep"):
+            config = deep_config(config, self.deep) if self.deep else config
+        return config if self.initialization is None else self.initialization.configure(config)
+
+    def trained(self, seed: int) -> Model | None:
+        """Return the model of `start`, with the output that `task` asks for, drawn by a seed; None for a fresh one."""
+        if not self.start:
+            return None
+        with self._reading():
+            model = Model(*ModelFolder(self.start).read())
+        model = model if self.task is None else with_task(model, self.task, seed=seed)
+        with within("config.deep"):
+            return deepen(model, self.deep) if self.deep else model
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn an error about a field of the directory's config into one about the directory."""
+        try:
+            yield
+        except ConfigError as error:
+            raise CheckpointError(str(error)) from None

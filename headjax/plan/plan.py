@@ -25,7 +25,6 @@ from headjax.models.config import ModelConfig
 from headjax.nn.kernels import target
 from headjax.plan.tpu import GIB, Slice
 from headjax.training.config import StepConfig
-from headjax.training.step import Trainer
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 BETWEEN = " between slices"
@@ -207,15 +206,7 @@ def check_plan(config: PlanConfig, where: Slice) -> tuple[ModelConfig, Mesh]:
 def plan(config: PlanConfig, where: Slice) -> Plan:
     """Compile the training step for a slice."""
     model, mesh = check_plan(config, where)
-    trainer = Trainer(
-        model,
-        config.optimizer.build(model.tensors(), 1),
-        mesh,
-        config.compute,
-        accumulate=config.accumulate,
-        sharding=config.sharding,
-        prng=config.prng,
-    )
+    trainer = config.trainer(model, mesh, steps=1)
     start = time.perf_counter()
     with target("tpu", where.num_devices, int(where.chip.name[1])):
         lowered = trainer.lower(trainer.abstract_state(), model.example_batch(config.batch_size, config.length))

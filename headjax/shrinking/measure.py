@@ -20,8 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion.calibration import Moments, input_sums, moments_of
-from headjax.conversion.collaborative import ToCollaborative
-from headjax.conversion.decomposition import Solver
+from headjax.conversion.collaborative import Solver, ToCollaborative
 from headjax.conversion.model import convert_attention, describe
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Checked, Count, Size

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headjax.conversion.model import parse_target
-from headjax.conversion.rope import is_rotary
-from headjax.conversion.target import Target
+from headjax.conversion.target import Target, is_rotary
 from headjax.core.errors import ConfigError, HeadjaxError, require
 from headjax.core.fields import Checked, Share
 from headjax.heads.surgery import units_to_remove

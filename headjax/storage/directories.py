@@ -20,8 +20,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
-from headjax.storage.failures import writing
-from headjax.storage.files import beside, remove_leftovers, sync_folder, write_file
+from headjax.storage.files import beside, remove_leftovers, sync_folder, write_file, writing
 from headjax.storage.paths import copy_file, files_below, is_bucket, remove_tree
 
 RECORD = "checksums.json"

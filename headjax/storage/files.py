@@ -1,18 +1,23 @@
-"""Files: read with one-line errors, written whole or not at all; measurements kept as they are made."""
+"""Files: read and written with errors of one line, whole or not at all; measurements kept as they are made."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import gzip
 import hashlib
 import io
 import json
+import logging
 import os
 import re
 import shutil
 import socket
+import sys
 import threading
+import traceback
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from safetensors import SafetensorError
 
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.storage.paths import is_bucket, path_of
@@ -44,26 +50,22 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
                 raise IsADirectoryError(None, "a folder, where a file is to be written")
             if not place.is_symlink():  # a link into a folder that is not there leads nowhere
                 target.parent.mkdir(parents=True, exist_ok=True)
-            _replace_file(target, data)
+            partial = beside(target, "new")
+            try:
+                with partial.open("wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                if target.is_file():
+                    shutil.copymode(target, partial)
+                partial.replace(target)
+            finally:
+                partial.unlink(missing_ok=True)
+            sync_folder(target.parent)
+            remove_leftovers(target)
     except OSError as error:
         raise HeadjaxError(f"{path}: cannot be written ({error.strerror})") from None
     return place
-
-
-def _replace_file(target: Path, data: bytes) -> None:
-    partial = beside(target, "new")
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.is_file():
-            shutil.copymode(target, partial)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    sync_folder(target.parent)
-    remove_leftovers(target)
 
 
 def is_stream(path: Path) -> bool:
@@ -122,6 +124,85 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+NO_MEMORY = "out of memory; a smaller batch size, length or model needs less, and headjax plan says how much"
+
+_OF_WRITERS = (SafetensorError, ValueError, RuntimeError)
+"""What safetensors and TensorStore raise for a failed write; clients of buckets have errors of their own."""
+
+
+def format_error(error: BaseException, path: Path | None = None) -> str | None:
+    """Return one line about a failure of the machine, also one among an error's causes; None for any other error."""
+    for each in causes(error):
+        out = type(each).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(each)
+        if out or isinstance(each, MemoryError):
+            return NO_MEMORY
+        if isinstance(each, RecursionError):
+            return "the input is nested too deep"
+        if isinstance(each, OSError) and each.strerror:
+            reason = each.strerror[:1].lower() + each.strerror[1:]
+            name = os.fsdecode(each.filename or "")
+            if path is not None and not os.path.dirname(name) and name != path.name:
+                name = str(path)  # `shutil.rmtree` names an entry of a folder alone
+            return f"{shown(name)}: {reason}" if name else reason
+        if [frame.name for frame in traceback.extract_tb(each.__traceback__)][-1:] == ["backends"]:
+            return f"JAX_PLATFORMS: JAX has no backend {os.environ.get('JAX_PLATFORMS', '')!r} on this machine"
+    return None
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the body's failures to write into errors of one line that begins with the path."""
+    try:
+        yield
+    except HeadjaxError:
+        raise
+    except Exception as error:
+        line = format_error(error, path)
+        if line is None and (str(path).startswith("gs://") or isinstance(error, _OF_WRITERS)):
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            reason = lines[0].rpartition(": ")[2][:200]  # before it stand the library's own steps and long paths
+            line = f"{path}: cannot be written ({reason})"
+        if line is None or isinstance(error, MemoryError):
+            raise
+        raise HeadjaxError(line if ": " in line else f"{path}: {line}") from error
+
+
+def silence_repeats() -> None:
+    """Keep libraries from logging a failed write, with tracebacks, beside the error that they raise.
+
+    Of several writes that fail together, asyncio logs all but the first, Orbax logs the whole attempt, TensorStore's
+    threads report that nobody waits for the others, and Python warns of those that had not begun. Some do so when
+    their objects are collected, after the command has ended: so this holds for the rest of the process.
+    """
+    for name in ("asyncio", "absl", "gcsfs"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if not isinstance(sys.unraisablehook, functools.partial):
+        sys.unraisablehook = functools.partial(_unraisable, sys.unraisablehook)
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+
+
+def _unraisable(tell: Callable[[Any], object], error: Any) -> None:
+    """Report an error that nobody can catch, except those of futures whose event loop is closed."""
+    if str(error.exc_value) != "Event loop is closed":
+        tell(error)
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an error, those of a group, and those that it was raised from."""
+    found = [error]
+    for each in found:  # which grows meanwhile
+        group = each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        above = (*group, each.__cause__, each.__context__)
+        found += [other for other in above if other is not None and other not in found]
+    return found
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of another library's error, cut to 200 characters."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]
 
 
 def read_text(file: Path) -> str:
@@ -225,12 +306,6 @@ def reading(file: Path) -> Iterator[None]:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from None
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of another library's error, cut to 200 characters."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200]
-
-
 def key_of_study(described: Any, arrays: Any) -> str:
     """Return the key of a measurement, another one for other settings or any other number."""
     import jax  # here, so that refusals of commands come before it
@@ -249,17 +324,14 @@ class Kept:
     """Measurements by name, as JSON data, and arrays beside them."""
 
     def __init__(self, path: str | Path | None = None, key: str = "") -> None:
-        """Read the measurements of an earlier study."""
+        """Read the measurements of an earlier study of this key; without a path all are kept in memory."""
         self._path, self._key = None if path is None else path_of(path), key
         self.found: dict[str, Any] = {}
         self._arrays: dict[str, Mapping[str, np.ndarray]] = {}
         if self._path is not None and self._path.is_file():
-            try:
+            with contextlib.suppress(ValueError, TypeError, KeyError):
                 data = json.loads(self._path.read_text())
-                if data["key"] == key:
-                    self.found = dict(data["found"])
-            except (ValueError, TypeError, KeyError):
-                pass
+                self.found = dict(data["found"]) if data["key"] == key else {}
 
     def __call__(self, name: str, measure: Callable[[], Any]) -> Any:
         """Return the measurement of a name; measure it, and write the file, if nothing was."""

@@ -126,9 +126,6 @@ def files_below(folder: Path) -> list[str]:
 
 def copy_file(file: Path, target: Path) -> None:
     """Copy a file to a path; either may lie in a bucket."""
-    if not (is_bucket(file) or is_bucket(target)):
-        shutil.copyfile(file, target)
-        return
     with file.open("rb") as source, target.open("wb") as sink:
         shutil.copyfileobj(source, sink, 2**24)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Literal
 
+import optax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from headjax.core.fields import Count, Positive, Size, Steps
@@ -14,8 +17,10 @@ from headjax.initialization import ModelSource
 from headjax.mesh.mesh import MeshConfig
 from headjax.mesh.random_bits import Prng
 from headjax.mesh.rules import ShardingConfig
+from headjax.models.config import ModelConfig
 from headjax.nn.state import Compute
 from headjax.training.optimizer import Optimizer
+from headjax.training.step import Objective, Trainer
 
 EXECUTION_FIELDS = {
     "mesh", "sharding", "compute.attention", "compute.remat", "compute.scan", "accumulate", "log_every",
@@ -48,6 +53,28 @@ class StepConfig(ModelSource):
     sharding: ShardingConfig = ShardingConfig()
     accumulate: Size = 1
     prng: Prng = "threefry2x32"
+
+    def trainer(
+        self, model: ModelConfig, mesh: Mesh, steps: int, seed: int = 0, objective: Objective | None = None
+    ) -> Trainer:
+        """Return the step of a model; equal configs that differ in the seed share compilations."""
+        return Trainer(
+            model,
+            _optimizer(self.optimizer, model, steps),
+            mesh,
+            self.compute,
+            seed,
+            objective,
+            accumulate=self.accumulate,
+            sharding=self.sharding,
+            prng=self.prng,
+        )
+
+
+@functools.lru_cache(maxsize=2)
+def _optimizer(config: Optimizer, model: ModelConfig, steps: int) -> optax.GradientTransformation:
+    """Return the same transformation for equal configs."""
+    return config.build(model.tensors(), steps)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

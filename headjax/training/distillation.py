@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -116,17 +116,25 @@ def distill(
     """
     evict_compiled()
     mesh = MeshConfig(data=1).build(jax.devices()[:1]) if mesh is None else mesh
+    iterator = iter(batches)
+    first = next(iterator, None)
+    if first is None:
+        raise DataError("batches: there is no example to learn from")
+    answered = None
     if teacher is None:
         settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0)
+    else:
+        check_outputs(student.config, teacher, first, settings)
+        answered = answers_of(teacher, mesh, compute)
     losses = Losses("distillation", settings.steps)
     trainer = _trainer(student.config, settings, mesh, compute)
-    state = trainer.first_state(student.params)
-    feed = _feed(batches, student, teacher, settings, mesh, compute)
-    for number in range(1, settings.steps + 1):
+    state, feed = trainer.first_state(student.params), itertools.chain([first], iterator)
+    for number in range(settings.steps):
         batch = next(feed, None)
         if batch is None:
-            raise DataError(f"batches: they end after {number - 1} of {settings.steps} steps")
-        state, measured = trainer(state, batch)
+            raise DataError(f"batches: they end after {number} of {settings.steps} steps")
+        batch = put_batch(check_batch(student.config, batch), mesh)
+        state, measured = trainer(state, batch if answered is None else answered(batch))
         losses.add(measured.loss)
         if progress is not None:
             progress(len(losses.fetched), losses.latest())
@@ -141,27 +149,6 @@ def _trainer(student: ModelConfig, settings: Distillation, mesh: Mesh, compute: 
     """Return the trainer of a distillation, cached so that equal ones share compilations."""
     optimizer = settings.optimizer.build(student.tensors(), settings.steps)
     return Trainer(student, optimizer, mesh, compute, settings.seed, distillation_objective(student, settings))
-
-
-def _feed(
-    batches: Iterable[Batch],
-    student: Model,
-    teacher: Model | None,
-    settings: Distillation,
-    mesh: Mesh,
-    compute: Compute,
-) -> Iterator[Batch]:
-    """Yield the batches on the mesh, with the teacher's answers."""
-    iterator = iter(batches)
-    first = next(iterator, None)
-    if first is None:
-        raise DataError("batches: there is no example to learn from")
-    placed = (put_batch(check_batch(student.config, batch), mesh) for batch in itertools.chain([first], iterator))
-    if teacher is None:
-        yield from placed
-        return
-    check_outputs(student.config, teacher, first, settings)
-    yield from map(answers_of(teacher, mesh, compute), placed)
 
 
 def check_outputs(student: ModelConfig, teacher: Model, batch: Batch, settings: Distillation) -> None:
@@ -211,19 +198,13 @@ def distillation_objective(student: ModelConfig, settings: Distillation) -> Obje
 def _divergence(student: ModelConfig, temperature: float, output: Output, batch: Batch, labels_loss: Loss) -> Loss:
     """Return T^2 KL(teacher || student) of every prediction, or squared differences of predicted numbers."""
     task = getattr(student, "task", None)
-    pairs = list(zip(_predictions(task, output), _predictions(task, batch[TEACHER]), strict=True))
+    names = ("start_logits", "end_logits") if isinstance(task, Span) else (None,)
+    pairs = [(output.require_logits(name), batch[TEACHER].require_logits(name)) for name in names]
     if isinstance(task, Regression | SentenceSimilarity):
         each = [jnp.square(mine - theirs).reshape(mine.shape[0], -1).mean(axis=-1) for mine, theirs in pairs]
     else:
         each = [temperature**2 * divergence(theirs, mine, temperature) for mine, theirs in pairs]
     return _over_valid(student, functools.reduce(jnp.add, each) / len(each), batch, labels_loss)
-
-
-def _predictions(task: Any, output: Output) -> tuple[jax.Array, ...]:
-    """Return logits whose last axis counts the choices, or predicted numbers."""
-    if isinstance(task, Span):
-        return (output.require_logits("start_logits"), output.require_logits("end_logits"))
-    return (output.require_logits(),)
 
 
 def _over_valid(student: ModelConfig, values: jax.Array, batch: Batch, labels_loss: Loss) -> Loss:

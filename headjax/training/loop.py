@@ -125,7 +125,8 @@ def _train(
             Metrics(workdir, first, config.tensorboard, bar) as metrics,
             Profiler(profiled, workdir / TENSORBOARD) as profiler,
         ):
-            keeper = Keeper(run, past, feed, checkpoints, metrics, _best_model(run, workdir), stop, progress)
+            best = BestModel(workdir, run.measure) if config.keep == "best" else None
+            keeper = Keeper(run, past, feed, checkpoints, metrics, best, stop, progress)
             # The run before may have ended between a checkpoint and the evaluation of the same step.
             if 0 < first < config.steps and evaluates(config, first):
                 keeper.evaluate(first, state.params)
@@ -192,7 +193,7 @@ class Keeper:
             evaluation = self.run.evaluate(params, bar)
         loss = evaluation.metrics.get("loss", 0.0)
         if self.best is not None and math.isfinite(loss):
-            self.best.offer(number, evaluation.metrics, lambda: self.run.trained(self.past, params, number, evaluation))
+            self.best.offer(evaluation.metrics, lambda: self.run.trained(self.past, params, number, evaluation))
         self.metrics.evaluated(number, evaluation.metrics)
         if not math.isfinite(loss):
             self.checkpoints.discard(number)
@@ -222,16 +223,6 @@ def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str |
     if limit is not None and loss > limit:
         return f"the loss of step {step} is {loss:.4g}, more than diverged_above={limit:g}"
     return None
-
-
-def _best_model(run: Training, workdir: Path) -> BestModel | None:
-    """Return the keeper of the best evaluation's model; None where the config keeps the last one."""
-    if run.config.keep == "last":
-        return None
-    measure = run.measure
-    return (
-        BestModel(workdir) if measure is None else BestModel(workdir, measure.primary_metric, measure.higher_is_better)
-    )
 
 
 def _result(run: Training, keeper: Keeper, workdir: Path, state: TrainState, final: Evaluation) -> TrainResult:
@@ -265,7 +256,8 @@ def stop_requests(seconds: float | None = None) -> Iterator[threading.Event]:
     timer.daemon = True
     if seconds is not None:
         timer.start()
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in SIGNALS if main}
 
     def restore() -> None:
         for number, handler in before.items():
@@ -275,12 +267,10 @@ def stop_requests(seconds: float | None = None) -> Iterator[threading.Event]:
         requested.set()
         restore()
 
-    signals = threading.current_thread() is threading.main_thread()
-    for number in SIGNALS if signals else ():
+    for number in before:
         signal.signal(number, handle)
     try:
         yield requested
     finally:
         timer.cancel()
-        if signals:
-            restore()
+        restore()

@@ -16,8 +16,7 @@ import jax
 
 from headjax.core.progress import Update
 from headjax.mesh.distributed import is_first
-from headjax.storage.failures import writing
-from headjax.storage.files import json_text, write_file
+from headjax.storage.files import json_text, write_file, writing
 from headjax.storage.paths import copy_file, is_bucket
 from headjax.training.step import StepMetrics
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import optax
 
 from headjax.core.errors import CheckpointError, ConfigError, DataError, require, within
 from headjax.core.memory import check_batch_memory, check_training_memory, memory_of
@@ -33,7 +31,6 @@ from headjax.models.tasks.classification import class_names, with_class_names
 from headjax.storage.files import key_of_study
 from headjax.training.config import TrainConfig
 from headjax.training.distillation import Distillation, answers_of, check_outputs, distillation_objective
-from headjax.training.optimizer import Optimizer
 from headjax.training.step import Trainer, TrainState
 from headjax.training.workdir import check_workdir
 
@@ -162,25 +159,9 @@ def prepare(
         settings = Distillation(steps=config.steps)
         check_outputs(model, teacher, next(iter(validation_batches(data, size))), settings)
         objective = distillation_objective(model, settings)
-    trainer = Trainer(
-        model,
-        _optimizer(config.optimizer, model, config.steps),
-        mesh,
-        config.compute,
-        config.seed,
-        objective,
-        accumulate=config.accumulate,
-        sharding=config.sharding,
-        prng=config.prng,
-    )
+    trainer = config.trainer(model, mesh, config.steps, config.seed, objective)
     measured = model if measure is None else measure.fit(model)
     return Training(config, trainer, data, files, measure, measured, teacher), start
-
-
-@functools.lru_cache(maxsize=2)
-def _optimizer(config: Optimizer, model: ModelConfig, steps: int) -> optax.GradientTransformation:
-    """Return the same transformation for equal configs, so that runs which differ in the seed share compilations."""
-    return config.build(model.tensors(), steps)
 
 
 def check_vocabulary(model: ModelConfig, data: TaskData) -> None:

@@ -63,27 +63,15 @@ LossesOf = Callable[[Params, jax.Array, Batch], tuple[Loss, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """A model, and all that a training step of it depends on. Equal ones of any seed share their programs.
-
-    Attributes:
-        model: the model.
-        optimizer: of its parameters.
-        mesh: devices.
-        compute: how to compute.
-        seed: of fresh parameters and of dropout, which is drawn from (seed, step) alone.
-        objective: what is made small; None is the model's own loss on the batch's labels.
-        accumulate: parts of a batch that are computed one after another.
-        sharding: places of the arrays.
-        prng: source of dropout's random bits.
-    """
+    """A model, and all that a training step of it depends on. Equal ones of any seed share their programs."""
 
     model: ModelConfig
     optimizer: optax.GradientTransformation
     mesh: Mesh
     compute: Compute = Compute()
-    seed: int = dataclasses.field(default=0, compare=False)
-    objective: Objective | None = None
-    accumulate: int = 1
+    seed: int = dataclasses.field(default=0, compare=False)  # of fresh parameters, and with the step of dropout
+    objective: Objective | None = None  # None is the model's own loss on the batch's labels
+    accumulate: int = 1  # parts of a batch that are computed one after another
     sharding: ShardingConfig = ShardingConfig()
     prng: Prng = "threefry2x32"
 

@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ import jax
 
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
 from headjax.core.serialize import dumps, to_data
+from headjax.evaluation.measures import Measure
 from headjax.mesh.distributed import everyones, is_first, on_first, wait_for_all
 from headjax.models.directory import LAYOUT
 from headjax.models.model import Model, load
 from headjax.storage.directories import check_target
-from headjax.storage.failures import writing
-from headjax.storage.files import first_line, parse_json, write_file
+from headjax.storage.files import first_line, parse_json, write_file, writing
 from headjax.storage.paths import absolute, is_plain
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 from headjax.training.step import TrainState
@@ -120,42 +120,43 @@ SEEN_WITHIN = 5.0
 """Seconds after which a file written by one process must be there for the others."""
 
 
-def rank(metrics: Mapping[str, float | None], primary_metric: str, higher_is_better: bool) -> tuple[float, float]:
-    """Return a pair that is larger for better metrics: by the primary metric, then by the loss; None is no number."""
-    value, loss = (math.nan if each is None else each for each in (metrics[primary_metric], metrics.get("loss", 0.0)))
-    value_rank = (value if higher_is_better else -value) if math.isfinite(value) else -math.inf
-    return value_rank, -loss if math.isfinite(loss) else -math.inf
-
-
 class BestModel:
-    """The model of a run's best evaluation so far, a model directory `workdir/best`."""
+    """The model of a run's best evaluation so far, by its measure or the loss: a model directory `workdir/best`."""
 
-    def __init__(self, workdir: Path, primary_metric: str = "loss", higher_is_better: bool = False) -> None:
-        self._path, self._primary_metric, self._higher_is_better = workdir / "best", primary_metric, higher_is_better
-        self.step: int | None = None
-        self._rank = (-math.inf, -math.inf)
+    def __init__(self, workdir: Path, measure: Measure | None) -> None:
+        self._path, self._primary_metric, self._higher_is_better = workdir / "best", "loss", False
+        if measure is not None:
+            self._primary_metric, self._higher_is_better = measure.primary_metric, measure.higher_is_better
+        self._rank: tuple[float, float] | None = None
         if self._path.exists():
-            entry = self.load().history[-1]
-            self.step, self._rank = entry["steps"], rank(entry["metrics"], primary_metric, higher_is_better)
+            self._rank = self._rank_of(self.load().history[-1]["metrics"])
 
-    def offer(self, step: int, metrics: Mapping[str, float], model: Callable[[], Model]) -> None:
+    def _rank_of(self, metrics: Mapping[str, float | None]) -> tuple[float, float]:
+        """Return a pair that is larger for better metrics: by the primary one, then by the loss; None is no number."""
+        number, loss = (
+            math.nan if each is None else each for each in (metrics[self._primary_metric], metrics.get("loss", 0.0))
+        )
+        value = number if self._higher_is_better else -number
+        return value if math.isfinite(value) else -math.inf, -loss if math.isfinite(loss) else -math.inf
+
+    def offer(self, metrics: Mapping[str, float], model: Callable[[], Model]) -> None:
         """Keep the model of an evaluation that is better than those before it. All processes call this together."""
-        offered = rank(metrics, self._primary_metric, self._higher_is_better)
-        if self.step is not None and offered <= self._rank:
+        offered = self._rank_of(metrics)
+        if self._rank is not None and offered <= self._rank:
             return
         candidate = model()
         if is_first():
             candidate.save(self._path)
         wait_for_all("best model saved")
-        self.step, self._rank = step, offered
+        self._rank = offered
 
     def load(self) -> Model:
         """Return the model that is kept."""
         return load(self._path)
 
 
-def check_workdir(workdir: Path, config: TrainConfig) -> int:
-    """Check that a workdir is new or holds this run, maybe with fewer steps; write nothing, and return its steps.
+def check_workdir(workdir: Path, config: TrainConfig) -> None:
+    """Check that a workdir is new or holds this run, maybe with fewer steps; write nothing.
 
     A run with more steps than the workdir's extends it: then its learning-rate schedule may be another one, too.
     """
@@ -163,7 +164,7 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
         check_target(workdir / name, LAYOUT)
     path = workdir / CONFIG
     if not path.exists():
-        return config.steps
+        return
     try:
         existing, new = _computed(parse_json(path.read_bytes(), str(path))), _computed(to_data(config))
     except DataError as error:
@@ -178,40 +179,33 @@ def check_workdir(workdir: Path, config: TrainConfig) -> int:
         if there != here and not field.startswith(may_differ):
             difference = f"{field} is {json.dumps(there)} there and {json.dumps(here)} here"
             raise CheckpointError(f"{workdir}: holds another run; {difference}. Choose another --workdir.")
-    return steps
 
 
-def _computed(data: Any) -> dict[str, Any]:
+def _computed(data: Any, path: str = "config") -> dict[str, Any]:
     """Return the fields of a config that a run's results depend on, by path."""
-
-    def fields(data: Any, path: str) -> Iterator[tuple[str, Any]]:
-        if path.removeprefix("config.") in EXECUTION_FIELDS:
-            return
-        if not isinstance(data, dict):
-            yield path, data
-            return
-        for name, entry in data.items():
-            yield from fields(entry, f"{path}.{name}")
-
-    return dict(fields(data, "config"))
+    if path.removeprefix("config.") in EXECUTION_FIELDS:
+        return {}
+    if not isinstance(data, dict):
+        return {path: data}
+    fields: dict[str, Any] = {}
+    for name, entry in data.items():
+        fields |= _computed(entry, f"{path}.{name}")
+    return fields
 
 
-def claim_workdir(workdir: Path, config: TrainConfig) -> int:
-    """Write the config into a workdir that is held, and return the steps it had. All processes call it together."""
-    steps = [config.steps]
+def claim_workdir(workdir: Path, config: TrainConfig) -> None:
+    """Write the config into a workdir that is held. All processes call it together.
+
+    Raises `HeadjaxError` where some process sees another folder under the workdir's name.
+    """
 
     def claim() -> None:
-        steps[0] = check_workdir(workdir, config)
+        check_workdir(workdir, config)
         write_file(workdir / CONFIG, dumps(config).encode())
 
     on_first(claim)
-    if jax.process_count() > 1:
-        _check_shared(workdir)
-    return everyones(steps[0])[0]
-
-
-def _check_shared(workdir: Path) -> None:
-    """Raise `HeadjaxError` where some process sees another folder under the workdir's name."""
+    if jax.process_count() == 1:
+        return
     # A name that is new: another host may hold a config of its own, or remember that there was no such file.
     mark = workdir / f".seen-{everyones(secrets.randbits(31))[0]}"
     on_first(lambda: write_file(mark, b""))

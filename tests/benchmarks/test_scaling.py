@@ -10,7 +10,7 @@ import pytest
 from benchmarks import operations, scaling
 from benchmarks.operations import NEW, OPERATIONS, Operation, Shape, drawn, language_model, tokens
 from benchmarks.scaling import Study
-from headjax.conversion.decomposition import CP, Damping, sweep
+from headjax.conversion.collaborative import CP, sweep
 from headjax.conversion.target import Products
 from headjax.core.tensors import count
 from headjax.heads.program import prepare
@@ -42,7 +42,7 @@ def test_the_count_of_least_squares_is_xlas():
     factor = jax.ShapeDtypeStruct((rows, heads, dim), jnp.float32)
     wide, mixing = (jax.ShapeDtypeStruct((size, rank), jnp.float32) for size in (rows, heads))
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
-    lowered = jax.jit(sweep).lower(Products(factor, factor), CP(wide, mixing, wide), Damping(scalar, scalar))
+    lowered = jax.jit(sweep).lower(Products(factor, factor), CP(wide, mixing, wide), scalar, scalar)
     cholesky = 4 * rank**3  # calls of LAPACK, which XLA does not count
     expected = operations.least_squares_flops(rows, heads, dim, rank) - cholesky
     assert lowered.cost_analysis()["flops"] == pytest.approx(expected, rel=0.1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import headjax
-from headjax.initialization.source import ModelSource
+from headjax.initialization import ModelSource
 
 PAPERS = Path(__file__).parents[2] / "configs" / "papers"
 FILES = [path for path in sorted(PAPERS.glob("*.py")) if path.stem != "common"]

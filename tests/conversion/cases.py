@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.conversion import Target, ToCollaborative, ToFixed, ToGrouped, ToLatent
-from headjax.conversion.decomposition import Solver
+from headjax.conversion.collaborative import Solver
 from headjax.conversion.model import convert_attention
 from headjax.conversion.target import Products
 from headjax.nn import AttentionOptions, Kind, Mask

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.conversion.collaborative import captured_variance, rank_for
+from headjax.conversion.target import captured_variance, rank_for
 from tests import tiny
 from tests.closeness import assert_close
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import headjax
-from headjax.conversion.decomposition import Damping, Solver, concatenation, fit_layers, sweep
-from headjax.conversion.sharing import leading_columns
+from headjax.conversion.collaborative import Solver, concatenation, fit_layers, sweep
+from headjax.conversion.per_head import leading_columns
 from headjax.conversion.target import Products, relative_distance, squared_norm
 from tests import tiny
 from tests.closeness import assert_close, tolerance
@@ -36,33 +36,33 @@ def test_concatenated_heads_are_exact_at_full_rank(products: Products) -> None:
 def test_each_factor_of_a_sweep_is_the_least_squares_solution(products: Products) -> None:
     one = layer_of(products)
     start = concatenation(one, 5)
-    swept = sweep(one, start, Damping(jnp.zeros(()), jnp.asarray(1e-7)))
-    left, mixing, right = (np.asarray(factor, np.float64) for factor in swept.factors)
+    factors, squared_error, squared_size = sweep(one, start, ridge=jnp.zeros(()), proximal=jnp.asarray(1e-7))
+    left, mixing, right = (np.asarray(factor, np.float64) for factor in factors)
     full = tensor(one)
     components = np.einsum("rk,ck->krc", left, right).reshape(5, -1)
     best = np.linalg.lstsq(components.T, full.reshape(HEADS, -1).T, rcond=None)[0].T
     np.testing.assert_allclose(mixing, best, rtol=1e-3, atol=1e-4)
     approximation = np.einsum("rk,hk,ck->hrc", left, mixing, right)
-    assert_close(swept.squared_error + squared_norm(one), np.square(full - approximation).sum(), sums=tiny.SUMS)
+    assert_close(squared_error + squared_norm(one), np.square(full - approximation).sum(), sums=tiny.SUMS)
     sizes = np.prod([np.square(factor).sum(axis=0) for factor in (left, mixing, right)], axis=0)
-    assert_close(swept.squared_size, sizes.sum(), sums=tiny.SUMS)
+    assert_close(squared_size, sizes.sum(), sums=tiny.SUMS)
 
 
 def test_the_error_falls_with_the_rank_and_is_the_reported_one(products: Products) -> None:
     errors = []
     for rank in (2, 5, 9):
-        fit = fit_layers(products, rank, Solver())
-        exact = [relative_distance(layer_of(products, i), layer_of(fit.factors, i).products()) for i in range(LAYERS)]
-        assert_close(fit.errors[:, -1], exact, sums=tiny.SUMS)
+        factors, reported = fit_layers(products, rank, Solver())
+        exact = [relative_distance(layer_of(products, i), layer_of(factors, i).products()) for i in range(LAYERS)]
+        assert_close(reported[:, -1], exact, sums=tiny.SUMS)
         errors.append(exact)
     assert np.all(np.diff(np.asarray(errors), axis=0) < 0)
 
 
 def test_the_error_falls_from_sweep_to_sweep_and_the_same_bits_come_again(products: Products) -> None:
-    one, same = (fit_layers(products, 5, Solver(sweeps=40, tolerance=0.0)) for _ in range(2))
-    assert np.all(np.diff(one.errors, axis=1) <= 1e-2)
-    assert np.all(one.errors[:, -1] < one.errors[:, 0])
-    for a, b in zip(one.factors, same.factors, strict=True):
+    (factors, errors), (same, _) = (fit_layers(products, 5, Solver(sweeps=40, tolerance=0.0)) for _ in range(2))
+    assert np.all(np.diff(errors, axis=1) <= 1e-2)
+    assert np.all(errors[:, -1] < errors[:, 0])
+    for a, b in zip(factors, same, strict=True):
         np.testing.assert_array_equal(a, b)
 
 

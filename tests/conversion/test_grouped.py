@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import headjax
 from tests import tiny
@@ -122,6 +123,15 @@ def test_fitted_pooling_of_normalised_keys_counts_heads_alike() -> None:
 
     for pooling, mean in (("fitted", direction(first) + direction(long)), ("mean", first + long)):
         assert_close(pooled(pooling), direction(mean), sums=tiny.SUMS)
+
+
+def test_latent_attention_cannot_become_grouped_even_with_normalised_queries() -> None:
+    norm = headjax.nn.RMSNorm()
+    layer = headjax.nn.LatentAttention(
+        16, num_heads=2, rank=4, head_dim=4, query_rank=4, query_norm=norm, rngs=nnx.Rngs(0)
+    )
+    with pytest.raises(headjax.ConfigError, match=r"^attention: latent cannot be converted"):
+        headjax.convert_attention(layer, "grouped:kv_heads=1")
 
 
 def direction(matrix: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ import pytest
 import headjax
 from headjax.hub.families import CODE
 from headjax.hub.sentences import task_files
-from headjax.initialization.source import ModelSource
+from headjax.initialization import ModelSource
 from headjax.tokenizers.vocabularies import wordpiece_of
 from tests import tiny
 from tests.closeness import assert_close

@@ -44,7 +44,7 @@ def data(**changes):
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_compiles(changes, field, eight_devices, monkeypatch):
-    monkeypatch.setattr("headjax.plan.plan.Trainer", None)
+    monkeypatch.setattr("headjax.training.config.Trainer", None)
     of_model = {name: value for name, value in changes.items() if name in (*MODEL, "attention_dropout")}
     rest = {name: value for name, value in changes.items() if name not in of_model}
     with pytest.raises(headjax.ConfigError, match=f"^{field}"):

@@ -11,8 +11,7 @@ from safetensors import SafetensorError
 
 import headjax
 from headjax.core.errors import require, within
-from headjax.storage.failures import NO_MEMORY, format_error, silence_repeats, writing
-from headjax.storage.files import beside
+from headjax.storage.files import NO_MEMORY, beside, format_error, silence_repeats, writing
 
 
 def test_a_requirement_names_its_field_with_its_path():
