@@ -19,7 +19,7 @@ import jax
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.timing import processor_model, usable_cores
-from headjax.report.style import Plot
+from headjax.report.drawing import Plot
 from headjax.report.tables import Column, Table
 from headjax.version import __version__
 

@@ -15,8 +15,7 @@ from benchmarks.result import BenchResult
 from headjax.core import numbers
 from headjax.core.progress import Progress, silent
 from headjax.core.timing import Timing, seconds_in_turns
-from headjax.report.curves import Axis, scaled
-from headjax.report.style import INK, Plot, legend_below, look, new_figure, style
+from headjax.report.drawing import INK, Axis, Plot, legend_below, look, new_figure, scaled, style
 from headjax.report.tables import Column, Table
 
 PREDICTED: Mapping[str, Any] = {"linestyle": (0, (2, 1.5)), "linewidth": 1.4}
@@ -247,9 +246,9 @@ def plot(ours: Mapping[str, Any]) -> Plot:
         for (left, right), (name, by) in zip(grid, curves.items(), strict=True):
             for place, (factor, curve) in enumerate(by.items()):
                 form = look(place)
-                left.plot(*_grown(curve, curve.medians), **form.drawn, label=factor)
-                left.plot(*_grown(curve, curve.flops), color=form.color, **PREDICTED)
-                right.plot(*_grown(curve, curve.memory), **form.drawn)
+                left.plot(*_grown(curve, curve.medians), **form, label=factor)
+                left.plot(*_grown(curve, curve.flops), color=form["color"], **PREDICTED)
+                right.plot(*_grown(curve, curve.memory), **form)
             first = next(iter(by.values()))
             departing = ", ".join(factor for factor, curve in by.items() if curve.departs)
             left.set_title(f"departs: {departing}" * bool(departing), loc="right", fontsize=11, fontweight="normal")

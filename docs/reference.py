@@ -21,7 +21,8 @@ import numpy as np
 
 import headjax
 from headjax.cli import COMMANDS, main
-from headjax.commands.outputs import ChangedResult, ExamplesResult, keys_of
+from headjax.commands.models import ChangedResult
+from headjax.commands.outputs import ExamplesResult, keys_of
 from headjax.commands.train import Run
 from headjax.core.described import MISSING, config_fields, groups_in, in_words, parse_docstring, value_in_words
 from headjax.core.fields import Checked

@@ -27,7 +27,7 @@ from headjax.evaluation.task import Task as Task
 from headjax.evaluation.task import evaluate as evaluate
 from headjax.evaluation.task import evaluate_task as evaluate_task
 from headjax.evaluation.task import measure_task as measure_task
-from headjax.head_report.modules import report_heads as report_heads
+from headjax.head_report.page import report_heads as report_heads
 from headjax.heads.ablation import ablate as ablate
 from headjax.heads.discovery import attention_sites as attention_sites
 from headjax.heads.discovery import register_attention as register_attention

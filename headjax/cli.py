@@ -62,16 +62,13 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
     },
     "look at heads": {
         "inspect": Command(
-            "layers, heads, sizes and costs of a model or config",
-            "headjax inspect model/ --captured-variance",
+            "layers, heads, sizes and costs of a model or config", "headjax inspect model/ --captured-variance"
         ),
         "score": Command(
-            "every head score in one pass over a task",
-            "headjax score model/ --task reviews.tsv --json scores.json",
+            "every head score in one pass over a task", "headjax score model/ --task reviews.tsv --json scores.json"
         ),
         "ablate": Command(
-            "the effect of removing each head",
-            "headjax ablate model/ --task reviews.tsv --mode each,all-but-one",
+            "the effect of removing each head", "headjax ablate model/ --task reviews.tsv --mode each,all-but-one"
         ),
         "report": Command(
             "everything about a model's heads on one HTML page",
@@ -93,14 +90,8 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         ),
     },
     "exchange": {
-        "import": Command(
-            "read a Hugging Face directory",
-            "headjax import bert-dir/ model/",
-        ),
-        "export": Command(
-            "write a Hugging Face directory",
-            "headjax export model/ bert-dir/ --check",
-        ),
+        "import": Command("read a Hugging Face directory", "headjax import bert-dir/ model/"),
+        "export": Command("write a Hugging Face directory", "headjax export model/ bert-dir/ --check"),
     },
 }
 """Commands by group; each is `Options` and `run` of the module `headjax.commands.<name>`."""

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from headjax.heads.head_id import Values
-from headjax.report.curves import line_plot, pruning_curves
+from headjax.report.drawing import Plot, line_plot, pruning_curves
 from headjax.report.maps import attention_patterns, head_map
-from headjax.report.style import Plot
 
 __all__ = [
     "Plot",

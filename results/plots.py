@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headjax.core.numbers import percent
-from headjax.report.curves import Axis, draw, line_plot, spans
-from headjax.report.style import Plot
+from headjax.report.drawing import Axis, Plot, draw, line_plot, spans
 from results.table import Row, read, select
 
 Points = list[tuple[float, float]]

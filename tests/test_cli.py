@@ -6,13 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import types
 import warnings
 
 import numpy as np
 import pytest
 
 import headjax
-from headjax.commands.outputs import CommandResult, key
+from headjax.commands.outputs import ABSENT, CommandResult, key, keys_of, record
 from headjax.report.tables import Column, Table
 from tests import tiny
 from tests.command_line import main
@@ -23,6 +24,12 @@ class Numbers(CommandResult):
     loss: float = key()
     losses: list = key()
     heads: np.ndarray = key()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recorded(CommandResult):
+    task: object = record("headjax.evaluation.task.Task", "higher_is_better", named="name")
+    scores: object = record("headjax.heads.scoring.Scores", "loss", suffix="_before", default=None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +115,18 @@ def test_json_has_the_seconds_of_the_command_and_null_for_numbers_that_are_not_f
     data = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert 0 <= data.pop("command_seconds") < 60
     assert data == {"loss": None, "losses": [None, 1.5], "heads": [0, 1]}
+
+
+def test_attributes_of_a_record_are_keys_that_its_class_documents():
+    task = types.SimpleNamespace(name="sst2", higher_is_better=True)
+    assert Recorded(task=task).to_json() == {"higher_is_better": True, "named": "sst2"}
+    for loss, shown in ((0.5, {"loss_before": 0.5}), (ABSENT, {})):
+        data = Recorded(task=task, scores=types.SimpleNamespace(loss=loss)).to_json()
+        assert data == {"higher_is_better": True, "named": "sst2"} | shown
+    meanings = keys_of(Recorded)
+    assert meanings["named"] == "name or file of the task."
+    assert meanings["higher_is_better"] == "Whether a higher primary metric is better."
+    assert meanings["loss_before"] == ""
 
 
 def raising(error, hidden=None):

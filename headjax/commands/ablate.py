@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.inputs import ABLATING, Examples, UntilDeadline, start, tell_time
+from headjax.commands.inputs import ABLATING, UntilDeadline, start, tell_time
 from headjax.commands.options import TableOptions, TimedOptions, option
-from headjax.commands.outputs import ExamplesResult, key
+from headjax.commands.outputs import ExamplesResult, key, record
 from headjax.commands.score import SHOWN, extremes
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
@@ -35,17 +35,25 @@ class Options(TimedOptions, TableOptions):
 class Result(ExamplesResult):
     """Effects of ablations."""
 
-    metric: str = key("the primary metric metric, of the first mode as are the keys up to `test`")
-    baseline: Mapping[str, float] = key("metrics with all heads")
-    effect: Mapping[str, float] = key("change of the primary metric by head")
-    effects: Mapping[str, Any] = key("change of every metric, by name and head")
-    p_value: Mapping[str, float] = key("by head")
-    test: str = key("the paired test")
-    modes: Mapping[str, Any] = key("the same by mode")
-    effects_by_mode: Mapping[str, HeadEffects]
+    first: HeadEffects = record("headjax.evaluation.paired.HeadEffects")
+    modes: Mapping[str, HeadEffects] = key("the keys up to `test`, which are of the first mode, by mode")
 
     def tables(self) -> Sequence[Table]:
-        return [_table(effects, mode, self.about) for mode, effects in self.effects_by_mode.items()]
+        tables = []
+        for mode, found in self.modes.items():
+            heads = sorted(found.effect, key=lambda head: found.effect[head])
+            picked = extremes(heads)
+            without = "without the head" if mode == "each" else "with only this head in its layer"
+            columns = (
+                Column("Head"),
+                Column(f"Change of {found.metric} {without}", numbers.significant),
+                Column("p", numbers.significant),
+            )
+            rows = [(str(head), found.effect[head], found.p_value[head]) for head in picked]
+            which = "All heads" if len(picked) == len(heads) else f"The {SHOWN} heads at each extreme, of {len(heads)}"
+            whole = f"{found.metric} with all heads: {numbers.significant(found.baseline[found.metric])}"
+            tables.append(Table(columns, rows, notes=(f"{which}. {whole}. Test: {found.test}.", *self.about)))
+        return tables
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -60,20 +68,14 @@ def run(options: Options, progress: Progress) -> Result:
     model, examples = start(options)
     task = examples.evaluation
     model = task.fit(model)
-    if options.max_time is None:
-        tell_time(model, options, task=task, judged=len(modes) * (1.0 + ABLATING * len(all_heads(model.config))))
-    first, limit = _effects(model, task, modes[0], options, options.limit, progress)
-    measured = {modes[0]: first}
-    untimed = dataclasses.replace(options, max_time=None)
-    for mode in modes[1:]:  # on as many examples as the first had time for
-        measured[mode], _ = _effects(model, task, mode, untimed, limit, progress)
-    by_mode = {mode: effects_to_json(effects) for mode, effects in measured.items()}
-    return Result(
-        **by_mode[modes[0]],
-        modes=by_mode,
-        effects_by_mode=measured,
-        **Examples(task, task, limit, dataclasses.replace(options, limit=limit)).described(selection=False),
-    )
+    tell_time(model, examples, judged=len(modes) * (1.0 + ABLATING * len(all_heads(model.config))))
+    measured: dict[str, HeadEffects] = {}
+    limit, timed = options.limit, options
+    for mode in modes:  # the others on as many examples as the first had time for
+        measured[mode], limit = _effects(model, task, mode, timed, limit, progress)
+        timed = dataclasses.replace(options, max_time=None)
+    judged = dataclasses.replace(examples, options=dataclasses.replace(options, limit=limit))
+    return Result(first=measured[modes[0]], modes=measured, **judged.described(selection=False))
 
 
 def _effects(
@@ -92,31 +94,3 @@ def _effects(
     with progress("testing", heads, "head") as bar:
         effects = head_effects(ablation, task.measure, progress=bar)
     return effects, batches.count * options.batch_size if batches.ended else limit
-
-
-def effects_to_json(effects: HeadEffects) -> dict[str, Any]:
-    """Return the effects in a mode as JSON data."""
-    return {
-        "metric": effects.metric,
-        "baseline": effects.baseline,
-        "effect": effects.effects(),
-        "effects": {name: effects.effects(name) for name in effects.baseline},
-        "p_value": {head: comparison.p_value for head, comparison in effects.comparisons.items()},
-        "test": effects.test,
-    }
-
-
-def _table(found: HeadEffects, mode: str, notes: Sequence[str]) -> Table:
-    effects, metric = found.effects(), found.metric
-    title = "without the head" if mode == "each" else "with only this head in its layer"
-    heads = sorted(effects, key=lambda head: effects[head])
-    picked = extremes(heads)
-    columns = (
-        Column("Head"),
-        Column(f"Change of {metric} {title}", numbers.significant),
-        Column("p", numbers.significant),
-    )
-    rows = [(str(head), effects[head], found.comparisons[head].p_value) for head in picked]
-    which = "All heads" if len(picked) == len(heads) else f"The {SHOWN} heads at each extreme, of {len(heads)}"
-    whole = f"{metric} with all heads: {numbers.significant(found.baseline[metric])}"
-    return Table(columns, rows, notes=(f"{which}. {whole}. Test: {found.test}.", *notes))

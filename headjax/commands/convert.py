@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headjax.commands.graphs import QuantizingOptions
 from headjax.commands.inputs import REFITTING, Cost, start, tell_time
-from headjax.commands.options import (
-    DIRECTORY,
-    TASK,
-    DirectoryKind,
-    ExamplesOptions,
-    PlannedOptions,
-    TableOptions,
-    argument,
-    option,
-)
-from headjax.commands.outputs import ChangedResult, finish, key, planned_exports, table_of
+from headjax.commands.models import ChangedResult, finish, planned_exports
+from headjax.commands.options import DIRECTORY, TASK, ChangingOptions, DirectoryKind, argument, option
+from headjax.commands.outputs import key, record, table_of
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, unknown_name
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.conversion.model import Conversion
 
 TARGETS = ("collaborative", "deep", "fixed", "grouped", "latent")
 """Formulations by name, for which nothing has to be imported."""
@@ -42,7 +36,7 @@ def _target(text: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
+class Options(ChangingOptions):
     """Options of `headjax convert`."""
 
     out: str = argument("OUT", "folder of the converted model", writes="new")
@@ -67,7 +61,7 @@ class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
 class Result(ChangedResult):
     """A converted model."""
 
-    error_per_layer: Sequence[Any] = key("`stack`, `layer`, `relative_error`, `value_error`, `logit_error`")
+    conversion: Conversion = record("headjax.conversion.model.Conversion", error_per_layer="errors")
     divergence: Mapping[str, float] = key(
         "from the original on held-out calibration examples, by what was tried; the least was taken"
     )
@@ -75,14 +69,14 @@ class Result(ChangedResult):
     def tables(self) -> Sequence[Table]:
         columns = {"place": Column("Layer")}
         for name in ("relative_error", "logit_error"):
-            if any(getattr(error, name) is not None for error in self.error_per_layer):
+            if any(getattr(error, name) is not None for error in self.conversion.errors):
                 columns[name] = Column(name.replace("_", " ").capitalize(), numbers.significant)
-        rows = [{**error._asdict(), "place": f"{error.stack}/{error.layer}"} for error in self.error_per_layer]
+        rows = [{**error._asdict(), "place": f"{error.stack}/{error.layer}"} for error in self.conversion.errors]
         notes = []
         if tried := sorted(self.divergence.items(), key=lambda pair: pair[1]):
             said = ", ".join(f"{name} {apart:.3g}" for name, apart in tried)
             notes.append(f"Divergence from the original on held-out calibration examples; the first was taken: {said}.")
-        return [table_of(columns, rows, notes=notes), self.comparison()]
+        return [table_of(columns, rows, notes=notes), *self.comparison]
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -95,17 +89,12 @@ def run(options: Options, progress: Progress) -> Result:
     for name in ("calibration", "reconstruct"):
         if getattr(options, name) and options.calibrate is None:
             raise HeadjaxError(f"--{name}: needs --calibrate N")
-    model, examples = start(options) if options.task else (options.loaded(), None)
+    model, examples = start(options)
     places = options.stacks or None, options.layers or None
     exports = planned_exports(options, model, planned(model.config, options.to, *places))
-    task, batches, more = None, None, {}
-    if examples is not None:
-        task = examples.evaluation
-        batches = None if options.calibrate is None else examples.calibrating(options.seed)
-        more = examples.described(selection=batches is not None)
-        chosen = [] if batches is None else [CALIBRATING, *[REFITTING] * options.reconstruct]
-        told: dict[str, Any] = {"task": task, "judged": 2.0, "max_time": options.max_time}
-        tell_time(model, options, batches=batches or (), chosen=chosen, **told)
+    batches = None if options.calibrate is None else examples.calibrating(options.seed)
+    chosen = [] if batches is None else [CALIBRATING, *[REFITTING] * options.reconstruct]
+    tell_time(model, examples, batches=batches or (), chosen=chosen, judged=2.0)
     conversion = convert(
         model,
         options.to,
@@ -119,10 +108,6 @@ def run(options: Options, progress: Progress) -> Result:
     converted = conversion.model
     history = reversed(converted.history)
     tried: Mapping[str, Any] = next((entry for entry in history if entry["action"] == "convert"), {})
-    return Result(
-        error_per_layer=conversion.errors,
-        divergence=tried.get("divergence", {}),
-        exports=exports,
-        **finish(model, converted, options, progress, task=task),
-        **more,
-    )
+    described = examples.described(selection=batches is not None)
+    ending = finish(model, converted, options, progress, task=examples.task, described=described)
+    return Result(conversion=conversion, divergence=tried.get("divergence", {}), exports=exports, **ending)

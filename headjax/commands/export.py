@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from headjax.commands.graphs import QUANTIZE, Quantized
-from headjax.commands.options import MODEL, CommandOptions, argument, option
-from headjax.commands.outputs import CommandResult, key, record
+from headjax.commands.options import MODEL, QUANTIZE, CommandOptions, Quantized, argument, option
+from headjax.commands.outputs import CommandResult, key, record, summary
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
@@ -41,24 +40,23 @@ class Options(CommandOptions):
 class Result(CommandResult):
     """A Hugging Face directory."""
 
-    title = "Exported"
-
     exported: Exported = record("headjax.hub.exporting.Exported")
-    directory: str = key("", said="directory")
+    directory: str = key()
 
     def tables(self) -> Sequence[Table]:
         done = self.exported
-        rows = [("family", done.family), ("layout", done.layout), ("tensors", numbers.count(done.tensors))]
-        rows.append(("size", numbers.size(done.bytes)))
+        rows = {"family": done.family, "layout": done.layout, "tensors": numbers.count(done.tensors)}
+        rows["size"] = numbers.size(done.bytes)
         if done.bytes_before is not None:
-            rows.append(("size when imported", numbers.size(done.bytes_before)))
+            rows["size when imported"] = numbers.size(done.bytes_before)
         if done.max_difference is not None:
-            rows.append(("largest difference of outputs", numbers.significant(done.max_difference)))
-        saved = 0.0 if done.bytes_before is None else 1.0 - done.bytes / done.bytes_before
-        return [self.summary(*rows, ("smaller by", f"{saved:.0%}" if saved > 0.0 else ""))]
+            rows["largest difference of outputs"] = numbers.significant(done.max_difference)
+        if done.bytes_before is not None and done.bytes < done.bytes_before:
+            rows["smaller by"] = f"{1.0 - done.bytes / done.bytes_before:.0%}"
+        return [summary("Exported", rows)]
 
     def message(self) -> str:
-        return "; ".join((*self.exported.notes, super().message()))
+        return "; ".join((*self.exported.notes, f"directory: {self.directory}"))
 
 
 def run(options: Options, progress: Progress) -> Result:

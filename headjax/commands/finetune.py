@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from headjax.commands.models import ModelResult, evaluate_each, finish
 from headjax.commands.options import MODEL, WritingOptions, argument, option
-from headjax.commands.outputs import ModelResult, evaluate_each, finish, key, table_of
-from headjax.commands.train import MAX_TIME, Run
+from headjax.commands.outputs import key, table_of
+from headjax.commands.train import MAX_TIME, Run, run_fields
 from headjax.core import numbers
 from headjax.core.errors import CheckpointError, HeadjaxError, require
 from headjax.core.fields import STEPS_END, Count, Listed, Positive, Size, Steps, shown
@@ -22,8 +23,6 @@ from headjax.storage.paths import absolute, path_of
 if TYPE_CHECKING:
     from headjax.commands.own_data import InferredTask
     from headjax.data.examples import TaskData
-    from headjax.evaluation.task import Task
-    from headjax.models.model import Model
     from headjax.training.config import TrainConfig
     from headjax.training.loop import TrainResult
 
@@ -48,10 +47,7 @@ class Options(WritingOptions):
     model: str = argument("MODEL", f"{MODEL}, to start from", reads="model")
     out: str = argument("OUT", "folder of the fine-tuned model", writes="new")
     teacher: str = option(
-        "",
-        f"{MODEL}, to distil from: its logits (temperature 2) count as much as the labels",
-        "MODEL",
-        reads="model",
+        "", f"{MODEL}, to distil from: its logits (temperature 2) count as much as the labels", "MODEL", reads="model"
     )
     train: str = option(help="table, SQuAD's JSON, text or folder of images to train on", metavar="FILE", reads="task")
     validation: str = option(
@@ -75,19 +71,20 @@ class Options(WritingOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Result(Run, ModelResult):
+class Result(ModelResult, Run):
     """A model that was fine-tuned."""
 
     title = "Fine-tuning"
 
-    task: str = key("what it was trained for", "task")
-    examples: Mapping[str, int] = key(
-        "numbers of `train` and `validation`",
-        "examples",
-        lambda some: f"{some['train']:,} to train on, {some['validation']:,} to evaluate on",
-    )
-    validation: str = key("where the validation examples come from", "validation")
+    task: str = key("what it was trained for")
+    examples: Mapping[str, int] = key("numbers of `train` and `validation`")
+    validation: str = key("where the validation examples come from")
     learning_curve: Sequence[Mapping[str, float]] = key("evaluations: `step`, `epoch`, `train_loss`, metrics")
+
+    def facts(self) -> dict[str, str]:
+        train, validation = self.examples["train"], self.examples["validation"]
+        examples = f"{train:,} to train on, {validation:,} to evaluate on"
+        return {**super().facts(), "task": self.task, "examples": examples, "validation": self.validation}
 
     def tables(self) -> Sequence[Table]:
         names = list(dict.fromkeys(name for point in self.learning_curve for name in point))
@@ -95,75 +92,58 @@ class Result(Run, ModelResult):
         columns = {
             name: Column(name.replace("_", " ").capitalize(), digits.get(name, numbers.significant)) for name in names
         }
-        curve = [table_of(columns, self.learning_curve)] if names else []
-        return [*super().tables(), *curve, *([] if self.ending is None else [self.ending])]
+        (run,) = super().tables()
+        run = dataclasses.replace(run, notes=()) if self.comparison else run  # which has them, too
+        return [run, *([table_of(columns, self.learning_curve)] if names else []), *self.comparison]
 
 
 def run(options: Options, progress: Progress) -> Result:
     """Trains a model on your own files and writes it as a model directory; an interrupted run continues."""
     from headjax.commands.own_data import infer_task
     from headjax.data.source import classes_of
-    from headjax.evaluation.task import Evaluation
-    from headjax.hub.either import read_model
+    from headjax.evaluation.measures import LanguageModelling
+    from headjax.evaluation.task import Evaluation, Task, measure_of
+    from headjax.hub.either import kind_of_directory, read_model
     from headjax.training.recording import read_metrics
 
     model = read_model(options.model, progress=progress)
-    inferred = infer_task(
-        model,
-        options.train,
-        validation=options.validation,
-        task=options.task,
-        columns=options.columns,
-        length=options.length or 0,
-    )
+    reading: dict[str, Any] = {"columns": options.columns, "length": options.length or 0}
+    inferred = infer_task(model, options.train, validation=options.validation, task=options.task, **reading)
     data = inferred.data.load(model.tokenizer)
-    config = run_config(options, _start(options, model), inferred, len(data.train))
+    start, workdir = absolute(source_of(options.model)), workdir_of(options.out)
+    copy = workdir.with_name(f"{workdir.name}.start")
+    if kind_of_directory(start) != "headjax":  # a run starts from headjax's own kind
+        model.save(copy)
+        start = copy
+    config = run_config(options, start, inferred, len(data.train))
     try:
-        result, said = _trained(options, data, config, progress)
+        result, written = _trained(options, workdir, data, config, progress)
     except CheckpointError as error:
         raise HeadjaxError(f"{error} To start again, remove that folder.") from None
-    workdir = workdir_of(options.out)
     curve = learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
     if result.finished or result.diverged is not None:
         remove_directory(workdir)
-        remove_directory(_copy(workdir))
-    trained = Result.of(
-        result,
-        options.out,
-        classes_of(result.model),
-        config.steps,
+        remove_directory(copy)
+    fields = run_fields(result, options.out, classes_of(result.model), config.steps)
+    if result.path is not None:
+        task = Task(options.train, data, measure_of(data) or LanguageModelling())
+        evaluations = [Evaluation(dict(result.metrics), 0, {}, result.notes)]
+        if inferred.output is None:  # the model had this output before, so that the metrics of both are comparable
+            evaluations = evaluate_each((model, result.model), task, options, progress)
+        ending: dict[str, Any] = {"task": task, "evaluations": evaluations, "written": written}
+        fields |= finish(model, result.model, options, progress, **ending)
+    return Result(
         task=inferred.task,
         examples={"train": len(data.train), "validation": len(data.validation)},
         validation=inferred.division,
         learning_curve=curve,
+        **fields,
     )
-    if result.path is None:
-        return trained
-    task = _task(options, data)
-    evaluations = [Evaluation(dict(result.metrics), 0, {}, result.notes)]
-    if inferred.output is None:  # the model had this output before, so that the metrics of both are comparable
-        evaluations = evaluate_each((model, result.model), task, options, progress)
-    ending = finish(model, result.model, options, progress, task=task, evaluations=evaluations, written=said)
-    return dataclasses.replace(trained, notes=(), **ending)
 
 
-def _start(options: Options, model: Model) -> Path:
-    """Return the directory that the run starts from: MODEL, or headjax's copy of a Hugging Face directory."""
-    from headjax.hub.either import kind_of_directory
-
-    start = absolute(source_of(options.model))
-    if kind_of_directory(start) == "headjax":
-        return start
-    copy = _copy(workdir_of(options.out))
-    model.save(copy)
-    return copy
-
-
-def _copy(workdir: Path) -> Path:
-    return workdir.with_name(f"{workdir.name}.start")
-
-
-def _trained(options: Options, data: TaskData, config: TrainConfig, progress: Progress) -> tuple[TrainResult, str]:
+def _trained(
+    options: Options, workdir: Path, data: TaskData, config: TrainConfig, progress: Progress
+) -> tuple[TrainResult, str]:
     """Train, write the model to OUT, and return the result with what is to be said of OUT."""
     from headjax.hub.either import read_model
     from headjax.models.directory import LAYOUT
@@ -171,22 +151,12 @@ def _trained(options: Options, data: TaskData, config: TrainConfig, progress: Pr
 
     seconds = None if options.max_time is None else 60.0 * options.max_time
     teacher = read_model(options.teacher) if options.teacher else None
-    workdir = workdir_of(options.out)
     result = train(config, workdir, data=data, teacher=teacher, progress=progress, max_seconds=seconds)
-    said = ""
     if result.path is not None and options.kind() == "headjax":
         replace_directory(result.path, path_of(options.out), LAYOUT)
     elif result.path is not None:
-        said = options.write(result.model, progress)
-    return result, said
-
-
-def _task(options: Options, data: TaskData) -> Task:
-    """Return the data with their measure."""
-    from headjax.evaluation.measures import LanguageModelling
-    from headjax.evaluation.task import Task, measure_of
-
-    return Task(options.train, data, measure_of(data) or LanguageModelling())
+        return result, options.write(result.model, progress)
+    return result, ""
 
 
 def workdir_of(out: str) -> Path:

@@ -73,8 +73,16 @@ def run(options: Options, progress: Progress) -> Result:
         texts_of,
         tokenizer_of,
     )
+    from headjax.storage.files import read_lines
 
-    sampler, prompts = sampler_of(options), prompts_of(options)
+    if bool(options.prompt) == bool(options.file):
+        raise HeadjaxError("--prompt: give a text, or --file with a prompt on each line, one of them")
+    if options.prompt and "" in options.prompt:
+        raise HeadjaxError("--prompt: it is empty, there is no text to continue")
+    sampler, prompts = _sampler(options), list(options.prompt)
+    if options.file:
+        lines = read_lines(path_of(options.file).expanduser())
+        prompts = [line.rstrip("\n") for line in lines if line.strip()]
     model = read_model(options.model)
     config = check_generative(model.config, options.max_new_tokens or 1)
     batch = prompt_batch(model, prompts, special=True)
@@ -106,20 +114,7 @@ def run(options: Options, progress: Progress) -> Result:
     return Result(text=texts, prompts=prompts, tokens=tokens, seconds=seconds, tokens_per_second=tokens / seconds)
 
 
-def prompts_of(options: Options) -> list[str]:
-    """Return the prompts that the options name."""
-    from headjax.storage.files import read_lines
-
-    if bool(options.prompt) == bool(options.file):
-        raise HeadjaxError("--prompt: give a text, or --file with a prompt on each line, one of them")
-    if options.prompt:
-        if "" in options.prompt:
-            raise HeadjaxError("--prompt: it is empty, there is no text to continue")
-        return list(options.prompt)
-    return [line.rstrip("\n") for line in read_lines(path_of(options.file).expanduser()) if line.strip()]
-
-
-def sampler_of(options: Options) -> Sampler:
+def _sampler(options: Options) -> Sampler:
     """Return the sampler that the options ask for."""
     from headjax.models.decoding import Greedy, Sample
 

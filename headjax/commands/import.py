@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from headjax.commands.options import CommandOptions, argument, option
-from headjax.commands.outputs import CommandResult, key
+from headjax.commands.outputs import CommandResult, key, record, summary
 from headjax.core import numbers
 from headjax.core.progress import Progress, printable
 from headjax.report.tables import Table
+
+if TYPE_CHECKING:
+    from headjax.models.summary import ModelSummary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,18 +33,21 @@ class Options(CommandOptions):
 class Result(CommandResult):
     """A model from a Hugging Face directory."""
 
-    title = "Imported"
-
-    family: str = key("`model_type`", "family")
-    tensors: int = key("", "tensors", numbers.count)
-    parameters: int = key("", "parameters", numbers.count)
-    heads: int = key("", "heads", numbers.count)
-    dtype: Sequence[str] = key("types of the weights", "weights", ", ".join)
+    family: str = key("`model_type`")
+    tensors: int = key()
+    sizes: ModelSummary = record("headjax.models.summary.ModelSummary", "parameters", "heads")
+    dtype: Sequence[str] = key("types of the weights")
     tokenizer: bool = key("whether it has one")
-    model: str = key("its folder", said="model")
+    model: str = key("its folder")
 
     def tables(self) -> Sequence[Table]:
-        return [self.summary(("tokenizer", "yes" if self.tokenizer else "none"))]
+        rows = {name: numbers.count(getattr(self.sizes, name)) for name in ("parameters", "heads")}
+        rows = {"family": self.family, "tensors": numbers.count(self.tensors), **rows}
+        tokenizer = "yes" if self.tokenizer else "none"
+        return [summary("Imported", {**rows, "weights": ", ".join(self.dtype), "tokenizer": tokenizer})]
+
+    def message(self) -> str:
+        return f"model: {self.model}"
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -63,8 +69,7 @@ def run(options: Options, progress: Progress) -> Result:
     return Result(
         family=entry["family"],
         tensors=entry["tensors"],
-        parameters=model.num_parameters,
-        heads=summarize(model.config, 1).heads,
+        sizes=summarize(model.config, 1),
         dtype=sorted({str(array.dtype) for array in flatten(model.params).values()}),
         tokenizer=model.tokenizer is not None,
         model=str(options.out),

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,7 @@ from headjax.commands.options import (
     SECONDS,
     CommandOptions,
     ExamplesOptions,
+    PlannedOptions,
     Read,
     TaskOptions,
     TimedOptions,
@@ -151,23 +152,9 @@ class UntilDeadline:
             yield batch
 
 
-def printed_metrics(metrics: Mapping[str, float], task: Task) -> dict[str, float]:
-    """Return the metrics that a table shows: perplexity per word only where the task's protocol counts words."""
-    # In source code, and in languages without spaces, white space does not separate words.
-    counts_words = "words" in task.data.info.get("protocol", {})
-    return {name: value for name, value in metrics.items() if name != "word_perplexity" or counts_words}
-
-
-UNJUDGED = (
-    "Judged: similarities of {task} alone. Other uses of the vectors (search, classification, clustering) were not; "
-    "headjax evaluate MODEL OUT --task FILE judges yours."
-)
-"""Note on the evaluation of a smaller model that embeds sentences."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """A task's parts as the options ask for them.
+    """A task's parts as the options ask for them; both are None where no task is named.
 
     Attributes:
         selection: the task on the examples that choose heads, sizes or maps.
@@ -185,15 +172,24 @@ class Examples:
     notes: tuple[str, ...] = ()
     drawn: dict[int | None, list[Batch]] = dataclasses.field(default_factory=dict, repr=False)
 
+    @property
+    def task(self) -> Task | None:
+        """The task on the examples that metrics are taken on, if one is named."""
+        return self.evaluation
+
+    def fit(self, model: Model) -> Model:
+        """Return the model with an output for the examples that choose."""
+        return model if self.task is None else self.selection.fit(model)
+
     def scoring(self) -> list[Batch]:
         """Return the batches to score heads on: every example counts once."""
-        self.require_labels("scores and orders by them")
+        self.require_labels()
         size, buckets = self.options.batch_size, self.options.lengths
         if None not in self.drawn:
             self.drawn[None] = list(self.selection.batches(size, limit=self.number, buckets=buckets))
         return self.drawn[None]
 
-    def require_labels(self, reader: str) -> None:
+    def require_labels(self, reader: str = "scores and orders by them") -> None:
         """Refuse examples without labels for what reads them."""
         if not self.selection.labelled:
             hint = "prune --by reconstruction --reconstruct, shrink and convert read none"
@@ -207,28 +203,23 @@ class Examples:
             self.drawn[seed] = list(self.selection.sample(count, size, seed=seed, buckets=buckets))
         return self.drawn[seed]
 
-    def with_own_output(self, model: Model, changed: Model) -> Model:
-        """Return a model that was changed with the task's output with the output that it came with."""
-        config: Any = changed.config
-        if hasattr(model.config, "task"):
-            config = dataclasses.replace(config, task=model.config.task)
-        return model.replace(config=config, params=changed.params, history=changed.history)
-
     def described(self, *, selection: bool = True, evaluation: bool = True) -> dict[str, Any]:
         """Return the fields of a result `ExamplesResult` about the examples that a command has read."""
         from headjax.evaluation.measures import Similarities
         from headjax.evaluation.selection import describe, in_words
 
-        chosen = describe(self.selection, self.number) if selection else None
-        judged = describe(self.evaluation, self.options.limit) if evaluation else None
+        chosen = describe(self.selection, self.number) if selection and self.task else None
+        judged = describe(self.evaluation, self.options.limit) if evaluation and self.task else None
         notes = self.notes if selection else ()
         if judged and isinstance(self.options, WritingOptions) and isinstance(self.evaluation.measure, Similarities):
-            notes = (*notes, UNJUDGED.format(**judged))
+            others = "Other uses of the vectors (search, classification, clustering) were not"
+            yours = "headjax evaluate MODEL OUT --task FILE judges yours"
+            notes = (*notes, f"Judged: similarities of {judged['task']} alone. {others}; {yours}.")
         return {"selection": chosen, "evaluation": judged, "about": (*in_words(chosen, judged), *notes)}
 
 
 def start(options: TaskOptions) -> tuple[Model, Examples]:
-    """Read the model directory and the examples of the task that a command names; all commands begin here.
+    """Read the model directory and the examples of the task that a command names; all commands on tasks begin here.
 
     The task fits the model; `task.fit(model)` may have another output.
     """
@@ -236,7 +227,13 @@ def start(options: TaskOptions) -> tuple[Model, Examples]:
     from headjax.evaluation.selection import SEED, SPLITS, joined, split_task
     from headjax.evaluation.specs import load_calibration, load_task
 
+    for name in () if options.task else ("calibration", "calibrate", "max_time"):
+        if getattr(options, name, None):
+            raise HeadjaxError(f"--{name.replace('_', '-')}: needs a task to measure on, name one with --task")
     model = options.loaded()
+    if not options.task:
+        nothing: Any = None
+        return model, Examples(nothing, nothing, 0, options)
     files = options.calibration if isinstance(options, ExamplesOptions) else ()
     other = bool({*files} - {*SPLITS})
     reading: dict[str, Any] = {"length": options.length or 0, "columns": by_field(getattr(options, "columns", ()))}
@@ -313,6 +310,17 @@ def cost_of_order(by: str, config: ModelConfig, batches: int) -> Cost:
     return known.get(by, SCORING)
 
 
+def operations(config: ModelConfig, batches: Sequence[Batch], costs: Sequence[Cost]) -> tuple[float, float]:
+    """Return the floating-point operations of the passes over batches, and of solving."""
+    kinds = (kind for stack in config.attentions().values() for kind in stack)
+    features = (kind.num_heads * getattr(kind, "values", getattr(kind, "head_dim", 0)) for kind in kinds)
+    units = (layer.hidden for stack in config.stacks().values() for layer in stack.layers)
+    attention, feed_forward = sum(n**3.0 for n in features), sum(n**3.0 for n in units)
+    forward = sum(_rows(batch) * config.flops(next(iter(batch.values())).shape[1]) for batch in batches)
+    solving = sum(cost.solving * attention + cost.units * feed_forward for cost in costs)
+    return sum(cost.passes for cost in costs) * forward, solving
+
+
 def affordable(model: Model, task: Task, options: TaskOptions) -> tuple[int, tuple[str, ...]]:
     """Return the default number of examples that choose, and why it is a small one."""
     from headjax.core.timing import matrix_rate
@@ -321,11 +329,10 @@ def affordable(model: Model, task: Task, options: TaskOptions) -> tuple[int, tup
     if most <= FEWEST:
         return CALIBRATE, ()
     batches = task.sample(FEWEST, options.batch_size, buckets=options.lengths)
-    work = WORK * sum(_flops(model.config, batch) for batch in batches) / sum(map(_rows, batches))  # of an example
+    work = operations(model.config, batches, [Cost(WORK)])[0] / sum(map(_rows, batches))  # of an example
     if most * work < SECONDS * SLOWEST:  # takes no time to find out
         return CALIBRATE, ()
-    rate = matrix_rate()
-    number = CALIBRATE
+    rate, number = matrix_rate(), CALIBRATE
     while number > FEWEST and number * work > SECONDS * rate:
         number //= 2
     if number >= most:
@@ -336,64 +343,41 @@ def affordable(model: Model, task: Task, options: TaskOptions) -> tuple[int, tup
 
 
 def tell_time(
-    model: Model,
-    options: TaskOptions,
-    *,
-    batches: Sequence[Batch] = (),
-    chosen: Sequence[Cost] = (),
-    task: Task | None = None,
-    judged: float = 0.0,
-    max_time: float | None = None,
+    model: Model, examples: Examples, *, batches: Sequence[Batch] = (), chosen: Sequence[Cost] = (), judged: float = 0.0
 ) -> None:
-    """Tell how long the work on the batches that choose, and passes over a task's, take; refuse more minutes."""
+    """Tell how long work on the batches that choose, and `judged` passes over the others, takes; refuse more minutes.
+
+    Nothing is told of a command that ends by itself when its time is over.
+    """
     from headjax.core.timing import matrix_rate, seconds_in_turns
 
-    tokens = sum(cost.passes for cost in chosen) * sum(map(_size, batches))
-    if task is not None and judged and task.count(options.limit):
+    options, task = examples.options, examples.task
+    limit = 60.0 * options.max_time if isinstance(options, PlannedOptions) and options.max_time is not None else None
+    passes, solving = operations(model.config, batches, chosen)
+    if judged and task is not None and (count := task.count(options.limit)):
         batch = next(task.batches(options.batch_size, limit=options.limit, buckets=options.lengths))
-        tokens += judged * _size(batch) / _rows(batch) * task.count(options.limit)
+        passes += operations(model.config, [batch], [Cost(judged)])[0] / _rows(batch) * count
         batches = batches or [batch]
-    if not tokens:
+        model = task.fit(model)
+    work = passes + solving
+    if not passes or (isinstance(options, TimedOptions) and options.max_time is not None):
+        return
+    if limit is None and (work < SAID * SLOWEST or SLOW * work < SAID * matrix_rate()):
         return
     batch = {name: array[:ROWS] for name, array in batches[len(batches) // 2].items()}
-    work = _flops(model.config, batch) / _size(batch)  # of a token
-    solved = sum(_solving(model.config, cost) for cost in chosen) / work
-    flops = (tokens + solved) * work
-    if max_time is None and (flops < SAID * SLOWEST or SLOW * flops < SAID * matrix_rate()):
-        return
-    fitted = model if task is None else task.fit(model)
-    call = functools.partial(fitted, fitted.device_batch(batch))
+    call = functools.partial(model, model.device_batch(batch))
     (second,) = seconds_in_turns({"pass": call}, repeats=1, settle=0)["pass"]
-    of_token = second / _size(batch)
-    seconds = of_token * (tokens + solved)
-    if max_time is not None and seconds > 60.0 * max_time:
-        share = max((60.0 * max_time / of_token - solved) / tokens, 0.0)
+    rate = operations(model.config, [batch], [Cost(1.0)])[0] / second
+    if limit is not None and work > limit * rate:
+        share = max((limit * rate - solving) / passes, 0.0)
         raise HeadjaxError(
-            f"--max-time: it takes about {duration(seconds)}, by a timed pass; {share:.0%} of the examples would fit "
-            "(--calibrate, --limit)"
+            f"--max-time: it takes about {duration(work / rate)}, by a timed pass; {share:.0%} of the examples would "
+            "fit (--calibrate, --limit)"
         )
-    if seconds > SAID:
-        print(f"plan: about {duration(seconds)}, by a timed pass", flush=True)
-
-
-def _flops(config: ModelConfig, batch: Batch) -> float:
-    """Return the operations of a forward pass of a batch."""
-    return _rows(batch) * config.flops(next(iter(batch.values())).shape[1])
-
-
-def _solving(config: ModelConfig, cost: Cost) -> float:
-    """Return the operations that solving takes in all layers."""
-    kinds = (kind for stack in config.attentions().values() for kind in stack)
-    features = (kind.num_heads * getattr(kind, "values", getattr(kind, "head_dim", 0)) for kind in kinds)
-    units = (layer.hidden for stack in config.stacks().values() for layer in stack.layers)
-    return cost.solving * sum(n**3.0 for n in features) + cost.units * sum(n**3.0 for n in units)
+    if work > SAID * rate:
+        print(f"plan: about {duration(work / rate)}, by a timed pass", flush=True)
 
 
 def _rows(batch: Batch) -> int:
     """Return the number of examples of a batch."""
     return len(next(iter(batch.values())))
-
-
-def _size(batch: Batch) -> int:
-    """Return the number of tokens of a batch, padding included."""
-    return int(next(iter(batch.values())).size)

@@ -8,13 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headjax.commands.options import MODEL, ConfigOptions, argument, option
-from headjax.commands.outputs import ABSENT, CommandResult, key, record, table_of
+from headjax.commands.outputs import ABSENT, CommandResult, key, record, summary, table_of
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
 from headjax.core.progress import Progress
 from headjax.models.summary import LayerSummary, ModelSummary, summarize
 from headjax.report.tables import Column, Table
+
+SHARES = (0.9, 0.95, 0.99)
+"""Shares of the variance that ranks are given for."""
+
+PARTS = {"query": "W_Q", "key": "W_K", "product": "W_Q W_K^T", "product_by_head": "one head's product"}
+"""Decomposed matrices, and their names in the table."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,23 +39,34 @@ class Options(ConfigOptions):
 class Result(CommandResult):
     """Sizes and costs of a model."""
 
-    title = "Model"
-
     model: ModelSummary = record("headjax.models.summary.ModelSummary")
     captured_variance: Mapping[str, Any] = key(
         "with `--captured-variance`: ranks by layer, by `query`, `key`, `product` (of all heads together) and "
         "`product_by_head` (mean of single heads), and by share of the squared norm",
-        default=ABSENT,
+        ABSENT,
     )
 
     def tables(self) -> Sequence[Table]:
-        ranks = [] if self.captured_variance is ABSENT else [_rank_table(self.captured_variance)]
         model = self.model
-        rows = [("parameters", f"{model.parameters:,}"), ("heads", f"{model.heads:,}")]
-        rows += [("FLOPs of an example", numbers.flops(model.flops))]
-        rows += [("cache per token", numbers.size(model.cache_bytes_per_token))]
-        rows += [("tokens of an example", numbers.count(model.length))]
-        return [self.summary(*rows), _layers(model.layers), *ranks]
+        rows = {
+            "parameters": f"{model.parameters:,}",
+            "heads": f"{model.heads:,}",
+            "FLOPs of an example": numbers.flops(model.flops),
+            "cache per token": numbers.size(model.cache_bytes_per_token),
+            "tokens of an example": numbers.count(model.length),
+        }
+        tables = [summary("Model", rows), _layers(model.layers)]
+        if self.captured_variance is ABSENT:
+            return tables
+        shares = [f"{share:.0%}" for share in SHARES]
+        columns = [Column("Layer")]
+        columns += [Column(f"{name} {share}", numbers.significant) for name in PARTS.values() for share in shares]
+        ranks = [
+            (layer, *(of_part[part][share] for part in PARTS for share in shares))
+            for layer, of_part in self.captured_variance.items()
+        ]
+        note = "Ranks that capture so much of the squared norm, of all heads together and of single heads (mean)."
+        return [*tables, Table(columns, ranks, notes=(note,))]
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -59,7 +76,7 @@ def run(options: Options, progress: Progress) -> Result:
     if options.captured_variance and not options.model:
         raise HeadjaxError("--captured-variance: needs a model directory")
 
-    from headjax.hub.either import read_config
+    from headjax.hub.either import read_config, read_model
     from headjax.initialization import ModelSource
     from headjax.training.config_file import load_config
 
@@ -67,38 +84,18 @@ def run(options: Options, progress: Progress) -> Result:
         config = read_config(options.model)
     else:
         config = ModelSource.of(load_config(options.config, options.overrides).to_dict()).architecture()
-    ranks = _ranks(options.model) if options.captured_variance else ABSENT
-    return Result(model=summarize(config, options.length), captured_variance=ranks)
+    ranks: Any = ABSENT
+    if options.captured_variance:
+        from headjax.conversion.target import captured_variance, rank_for
 
-
-SHARES = (0.9, 0.95, 0.99)
-"""Shares of the variance that ranks are given for."""
-
-PARTS = {"query": "W_Q", "key": "W_K", "product": "W_Q W_K^T", "product_by_head": "one head's product"}
-"""Decomposed matrices, and their names in the table."""
-
-
-def _ranks(model: str) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the ranks of every layer by part and share."""
-    from headjax.conversion.target import captured_variance, rank_for
-    from headjax.hub.either import read_model
-
-    return {
-        f"{stack}/{layer}": {
-            part: {f"{share:.0%}": float(rank_for(getattr(curves, part), share).mean()) for share in SHARES}
-            for part in PARTS
+        ranks = {
+            f"{stack}/{layer}": {
+                part: {f"{share:.0%}": float(rank_for(getattr(curves, part), share).mean()) for share in SHARES}
+                for part in PARTS
+            }
+            for (stack, layer), curves in captured_variance(read_model(options.model)).items()
         }
-        for (stack, layer), curves in captured_variance(read_model(model)).items()
-    }
-
-
-def _rank_table(ranks: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
-    shares = [f"{share:.0%}" for share in SHARES]
-    columns = [Column("Layer")]
-    columns += [Column(f"{name} {share}", numbers.significant) for name in PARTS.values() for share in shares]
-    rows = [(layer, *(found[part][share] for part in PARTS for share in shares)) for layer, found in ranks.items()]
-    note = "Ranks that capture so much of the squared norm, of all heads together and of single heads (mean)."
-    return Table(columns, rows, notes=(note,))
+    return Result(model=summarize(config, options.length), captured_variance=ranks)
 
 
 def _layers(layers: Sequence[LayerSummary]) -> Table:
@@ -111,42 +108,27 @@ def _layers(layers: Sequence[LayerSummary]) -> Table:
         "flops": Column("FLOPs", numbers.flops),
         "cache_bytes_per_token": Column("Cache per token", numbers.size),
     }
-    groups = [list(group) for _, group in itertools.groupby(layers, key=_alike)]
-    rows = [
-        {
-            **group[0]._asdict(),
-            "place": f"{group[0].stack}/{number_list([layer.layer for layer in group])}",
-            "heads": _heads(group),
-            "sizes": ", ".join(f"{name} {size}" for name, size in sorted(group[0].sizes.items())),
+
+    def alike(layer: LayerSummary) -> LayerSummary:
+        """Return what layers that share a row have in common."""
+        heads = layer.heads if len(layer.heads) != 1 else ()
+        return layer._replace(layer=0, heads=heads, tied_layers=layer.tied_layers if len(layer.tied_layers) > 1 else ())
+
+    rows = []
+    for group in (list(group) for _, group in itertools.groupby(layers, key=alike)):
+        first, heads = group[0], sorted({head for layer in group for head in layer.heads})
+        of_each = "one each of " if len(heads) > len(first.heads) else ""  # where each layer has but one head
+        row = {
+            "place": f"{first.stack}/{number_list([layer.layer for layer in group])}",
+            "heads": f"{of_each}{number_list(heads)}",
+            "sizes": ", ".join(f"{name} {size}" for name, size in sorted(first.sizes.items())),
         }
-        for group in groups
-    ]
+        rows.append(first._asdict() | row)
     return table_of(columns, rows, notes=("Figures per attention layer; heads keep their original indices.",))
-
-
-def _alike(layer: LayerSummary) -> LayerSummary:
-    """Return what layers that share a row have in common."""
-    return layer._replace(
-        layer=0,
-        heads=layer.heads if len(layer.heads) != 1 else (),
-        tied_layers=layer.tied_layers if len(layer.tied_layers) > 1 else (),
-    )
-
-
-def _heads(layers: Sequence[LayerSummary]) -> str:
-    """Return the heads of layers that are alike; where each has but one, all of them."""
-    heads = sorted({head for layer in layers for head in layer.heads})
-    return f"one each of {number_list(heads)}" if len(heads) > len(layers[0].heads) else number_list(heads)
 
 
 def number_list(indices: Sequence[int]) -> str:
     """Indices as ranges: `0-3, 7`; `none` for none."""
-    if not indices:
-        return "none"
-    ranges: list[list[int]] = []
-    for number in indices:
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+    runs = itertools.groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
+    listed = [[number for _, number in run] for _, run in runs]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in listed) or "none"

@@ -63,12 +63,9 @@ class CommandOptions:
     json: str | None = option(None, "write the result as JSON; - is stdout", "PATH", writes="file")
     overwrite: bool = option(False, "replace a folder or a file that exists")
     modules: tuple[str, ...] = option(
-        (),
-        "import your own formulations before: a module, or a Python file; can be repeated",
-        "MODULE",
-        words="repeated",
-        name="--import",
-    )
+        (), "import your own formulations before: a module, or a Python file; can be repeated", "MODULE",
+        words="repeated", name="--import",
+    )  # fmt: skip
 
 
 OptionsT = TypeVar("OptionsT", bound=CommandOptions)
@@ -79,11 +76,8 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [field for field in dataclasses.fields(cls) if "option" in field.metadata]
     alone = any(declared(field).alone and name_of(field) in words for field in fields)  # then it needs no others
-    groups: dict[str, Any] = {"": parser}
-    for owner in cls.__mro__:
-        title = getattr(owner, "title", "")
-        if title and title not in groups:
-            groups[title] = parser.add_argument_group(title)
+    titles = dict.fromkeys(filter(None, (getattr(owner, "title", "") for owner in cls.__mro__)))
+    groups: dict[str, Any] = {"": parser, **{title: parser.add_argument_group(title) for title in titles}}
     for field in fields:
         owner = next(each for each in cls.__mro__ if field.name in vars(each).get("__annotations__", {}))
         group = parser if declared(field).positional else groups[owner.__dict__.get("title", "")]
@@ -97,9 +91,9 @@ def parse_options(cls: type[OptionsT], words: Sequence[str], parser: argparse.Ar
     except HeadjaxError as error:
         raise HeadjaxError(f"{error}{_meant(fields, words)}") from None
     values: dict[str, Any] = {field.name: "" for field in fields if field.default is dataclasses.MISSING}
-    values |= {
-        field.name: _read(field, hints[field.name], typed[field.name]) for field in fields if field.name in typed
-    }
+    for field in fields:
+        if field.name in typed:
+            values[field.name] = _read(field, hints[field.name], typed[field.name])
     return cls(**values, **given)
 
 
@@ -143,8 +137,11 @@ def name_of(field: dataclasses.Field[Any]) -> str:
 
 def _add(parser: argparse._ActionsContainer, field: dataclasses.Field[Any], hint: Any, required: bool) -> None:
     """Add a field to a parser; argparse never sees a default."""
-    own, name = declared(field), name_of(field)
-    common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(field)}
+    own, name, default = declared(field), name_of(field), field.default
+    unset = default is dataclasses.MISSING or default is None or default is False or default in ("", ())
+    shown = own.shown or (",".join(map(str, default)) if isinstance(default, tuple) else "" if unset else str(default))
+    text = own.help + (f" (default {shown})" if shown else "")
+    common: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
     if hint is bool:
         parser.add_argument(name, dest=field.name, action="store_true", **common)
         return
@@ -162,20 +159,12 @@ def _add(parser: argparse._ActionsContainer, field: dataclasses.Field[Any], hint
         parser.add_argument(name, dest=field.name, required=required, **common)
 
 
-def _help(field: dataclasses.Field[Any]) -> str:
-    own, default = declared(field), field.default
-    unset = default is dataclasses.MISSING or default is None or default is False or default in ("", ())
-    shown = ",".join(map(str, default)) if isinstance(default, tuple) else "" if unset else str(default)
-    shown = own.shown or shown
-    return (own.help + (f" (default {shown})" if shown else "")).replace("%", "%%")
-
-
 def _read(field: dataclasses.Field[Any], hint: Any, typed: Any) -> Any:
     """Return the typed value, checked against the field's type and bounds."""
     own, name = declared(field), name_of(field)
     if hint is bool:
         return typed
-    read = own.read or _reader(hint if own.words == "one" else _item(hint))
+    read = own.read or _reader(hint if own.words == "one" else typing.get_args(_plain(hint))[0])
     try:
         value = read(typed) if own.words == "one" else tuple(map(read, typed))
     except ValueError as error:
@@ -193,21 +182,13 @@ def _plain(hint: Any) -> Any:
     return hint
 
 
-def _item(hint: Any) -> Any:
-    """Return the type of a tuple's items."""
-    return typing.get_args(_plain(hint))[0]
-
-
 def _reader(hint: Any) -> Callable[[str], Any]:
     """Return the function from text to a value of a type."""
     plain = _plain(hint)
     if typing.get_origin(plain) is tuple:
-        return functools.partial(_parts, _plain(_item(plain)))
+        item = _reader(typing.get_args(plain)[0])
+        return lambda text: tuple(map(item, text.split(",")))
     return functools.partial(_number, plain) if plain in (int, float) else _text
-
-
-def _parts(item: Any, text: str) -> tuple[Any, ...]:
-    return tuple(map(_reader(item), text.split(",")))
 
 
 def _text(text: str) -> str:
@@ -246,6 +227,11 @@ DIRECTORY = "kind of directory that OUT is (default: MODEL's)"
 TASK = "task name (python, sst2, ...) or a file"
 """Help of `--task`, also where a command can do without."""
 
+Quantized = Literal["int8", "int8:avx2", "int8:arm64"]
+"""Kinds of integers, see `headjax.hub.onnx.QUANTIZED`."""
+
+QUANTIZE = "also write an onnx graph in int8 (AVX-512 with VNNI), int8:avx2 or int8:arm64"
+"""Help of `--quantize`."""
 
 LENGTHS = (16, 32, 64, 128, 256)
 """Lengths to which texts are padded, so that short ones cost less; each takes a program."""
@@ -335,21 +321,13 @@ class ExamplesOptions(TaskOptions):
         "examples that choose: another file or task, or validation; a model that embeds sentences takes plain text, "
         "too; can be repeated, each file has an equal share; metrics are then taken on all of --task (default: the "
         "task's own training examples; a task with one split is divided in halves)",
-        "FILE",
-        words="repeated",
-        reads="task",
-    )
+        "FILE", words="repeated", reads="task",
+    )  # fmt: skip
     calibrate: Count | None = option(
         None,
         f"number of examples that choose; 0 is all (default: --limit, or {CALIBRATE}, fewer where they would take more "
         f"than {SECONDS / 60:.0f} minutes here)",
     )
-
-    def loaded(self) -> Model:
-        for name in () if self.task else ("calibration", "calibrate", "max_time"):
-            if getattr(self, name, None):
-                raise HeadjaxError(f"--{name.replace('_', '-')}: needs a task to measure on, name one with --task")
-        return super().loaded()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -395,8 +373,15 @@ class TimedOptions(TaskOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PlannedOptions(CommandOptions):
+class PlannedOptions(ExamplesOptions, TableOptions):
     """Options of commands that take known numbers of passes over their examples."""
 
     title: ClassVar[str] = "examples"
     max_time: Positive | None = option(None, "refuse work that takes longer, by a timed pass", "MINUTES")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChangingOptions(PlannedOptions, WritingOptions):
+    """Options of commands that change a model by some examples of a task, and may write graphs of it."""
+
+    quantize: Quantized | None = option(None, QUANTIZE, "KIND")

@@ -70,16 +70,14 @@ def infer_task(
     opened = dataclasses.replace(data, validation="", whole=True).open()
     output = _output(model, opened, train)
     names = classes_of(model) if output is None else getattr(output, "names", ()) or opened.form.label_names
-    return InferredTask(
-        name, data.for_classes(names) if names else data, output, validation or _division(train, opened)
-    )
-
-
-def _division(train: str, opened: Opened) -> str:
-    """Return the origin of validation examples that no file is named for."""
-    if isinstance(opened.form, ImageForm) or not opened.spec.own:
-        return f"those of {train}"
-    return f"about {opened.spec.held_out:.0%} of {train}, by the hash of their text"
+    data = data.for_classes(names) if names else data
+    if validation:
+        division = validation
+    elif isinstance(opened.form, ImageForm) or not opened.spec.own:
+        division = f"those of {train}"
+    else:
+        division = f"about {opened.spec.held_out:.0%} of {train}, by the hash of their text"
+    return InferredTask(name, data, output, division)
 
 
 def _output(model: Model, opened: Opened, path: str) -> TaskOutput | None:
@@ -87,25 +85,20 @@ def _output(model: Model, opened: Opened, path: str) -> TaskOutput | None:
     own, classes = getattr(model.config, "task", None), opened.form.label_names
     wanted = _wanted(opened.form)
     if isinstance(wanted, Classification):
-        if _has_classes(model, classes):
-            return None
+        if isinstance(own, Classification | DistilledClassification) and _has_names(model, classes):
+            return None  # a file need not have all of its classes
         if len(classes) < 2:
             raise DataError(f"{path}: all labels are {classes[0]!r}; a classification needs two classes")
     if isinstance(own, Regression) and own.outputs != 1:
         return wanted
-    if isinstance(own, Regression) and own.activation and isinstance(wanted, Regression):
-        _check_shares(opened, path)
+    if isinstance(own, Regression) and own.activation and isinstance(wanted, Regression):  # a sigmoid's numbers
+        for row in itertools.chain.from_iterable(source.rows() for source in opened.rows.values()):
+            label = row.values["label"]
+            if not is_missing(label, numbers=True) and not 0.0 <= finite(row.place, label) <= 1.0:
+                scale = f"the label {label} is not between 0 and 1 as the model's numbers are (activation_fn Sigmoid)"
+                raise DataError(f"{row.place}: {scale}; divide the labels of {path} by the largest one")
     same = type(own) is type(wanted) and (not classes or _has_names(model, classes))
     return None if same else wanted
-
-
-def _check_shares(opened: Opened, path: str) -> None:
-    """Check the labels of a model whose numbers are those of a sigmoid."""
-    for row in itertools.chain.from_iterable(source.rows() for source in opened.rows.values()):
-        label = row.values["label"]
-        if not is_missing(label, numbers=True) and not 0.0 <= finite(row.place, label) <= 1.0:
-            scale = f"the label {label} is not between 0 and 1 as the model's numbers are (activation_fn Sigmoid)"
-            raise DataError(f"{row.place}: {scale}; divide the labels of {path} by the largest one")
 
 
 def _wanted(form: Form) -> TaskOutput | None:
@@ -118,14 +111,9 @@ def _wanted(form: Form) -> TaskOutput | None:
         return MultiLabel(**many)
     if isinstance(form, LabelledForm | ImageForm):
         return Classification(**many) if classes else Regression()
-    outputs: dict[type, TaskOutput] = {QuestionForm: Span(), SimilarityForm: SentenceSimilarity()}
-    return next((output for kind, output in outputs.items() if isinstance(form, kind)), None)
-
-
-def _has_classes(model: Model, labels: tuple[str, ...]) -> bool:
-    """Return whether the model classifies into these classes already; a file need not have all of them."""
-    output = getattr(model.config, "task", None)
-    return isinstance(output, Classification | DistilledClassification) and _has_names(model, labels)
+    if isinstance(form, QuestionForm):
+        return Span()
+    return SentenceSimilarity() if isinstance(form, SimilarityForm) else None
 
 
 def _has_names(model: Model, labels: tuple[str, ...]) -> bool:

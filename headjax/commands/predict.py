@@ -27,11 +27,9 @@ class Options(ReadingOptions, TableOptions):
 
     model: str = argument("MODEL", MODEL, reads="model")
     task: str = option(
-        "",
-        "task name, a table (labels may be missing), squad:FILE, or a text with an example a line",
-        "TASK",
+        "", "task name, a table (labels may be missing), squad:FILE, or a text with an example a line", "TASK",
         reads="task",
-    )
+    )  # fmt: skip
     text: tuple[str, ...] = option((), "a text, instead of --task; can be repeated", "TEXT", words="repeated")
     out: str = option(
         "", "write the predictions, as TSV or JSON lines by the ending", "FILE.tsv|FILE.jsonl", writes="file"
@@ -50,7 +48,13 @@ class Result(CommandResult):
     out: str
 
     def tables(self) -> Sequence[Table]:
-        return [_table(self.predictions)]
+        rows = self.predictions
+        names = [name for name in rows[0] if name != "probabilities"]
+        notes = [f"{len(rows):,} examples" + (f", the first {SHOWN} shown." if len(rows) > SHOWN else ".")]
+        if "embedding" in names or "similarity" in names:
+            notes.append("Embeddings are pooled as the model says, else the mean of the last layer over the tokens.")
+        cells = [[_cell(row[name]) for name in names] for row in rows[:SHOWN]]
+        return [Table([Column(name) for name in names], cells, notes=notes)]
 
     def message(self) -> str:
         return f"predictions: {self.out}" if self.out else ""
@@ -76,26 +80,14 @@ def run(options: Options, progress: Progress) -> Result:
         with progress("predicting", -(-len(some.texts) // options.batch_size), "batch") as bar:
             choices: dict[str, Any] = {"length": length, "batch_size": options.batch_size, "beams": options.beams}
             made = predict(model, some, **choices, prompt=options.prompt, progress=bar)
-    made = [{name: _rounded(name, value) for name, value in row.items()} for row in made]
+    for row in made:
+        if "probability" in row:
+            row["probability"] = round(row["probability"], 4)
+        if "probabilities" in row:
+            row["probabilities"] = {label: round(share, 4) for label, share in row["probabilities"].items()}
     if options.out:
         write_file(path_of(options.out), WRITERS[path_of(options.out).suffix](made).encode())
     return Result(predictions=made, examples=len(made), model=options.model, out=options.out)
-
-
-def _rounded(name: str, value: Any) -> Any:
-    """Return a value of a prediction, of probabilities four digits."""
-    if name == "probabilities":
-        return {label: round(one, 4) for label, one in value.items()}
-    return round(value, 4) if name == "probability" else value
-
-
-def _table(found: Sequence[Mapping[str, Any]]) -> Table:
-    names = [name for name in found[0] if name != "probabilities"]
-    rows = [[_cell(row[name]) for name in names] for row in found[:SHOWN]]
-    notes = [f"{len(found):,} examples" + (f", the first {SHOWN} shown." if len(found) > SHOWN else ".")]
-    if "embedding" in names or "similarity" in names:
-        notes.append("Embeddings are pooled as the model says, else the mean of the last layer over the tokens.")
-    return Table([Column(name) for name in names], rows, notes=notes)
 
 
 def _cell(value: Any) -> str:
@@ -122,9 +114,8 @@ def _as_tsv(found: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _as_lines(found: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(json_text(row, ensure_ascii=False) + "\n" for row in found)
-
-
-WRITERS = {".tsv": _as_tsv, ".jsonl": _as_lines}
+WRITERS = {
+    ".tsv": _as_tsv,
+    ".jsonl": lambda rows: "".join(json_text(row, ensure_ascii=False) + "\n" for row in rows),
+}
 """Functions from predictions to the text of a file, by its suffix."""

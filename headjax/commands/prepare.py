@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.options import CommandOptions, argument, option
-from headjax.commands.outputs import CommandResult, key
+from headjax.commands.outputs import CommandResult, key, record
 from headjax.core import numbers
 from headjax.core.errors import ConfigError, DataError, HeadjaxError
 from headjax.core.fields import Positive, Size
@@ -19,8 +19,7 @@ from headjax.storage.paths import path_of
 
 if TYPE_CHECKING:
     from headjax.data.config import Opened
-    from headjax.data.rows import Rows
-    from headjax.data.spec import TaskSpec
+    from headjax.data.store import Prepared, Settings
     from headjax.tokenizers.tokenizer import Tokenizer
 
 LEARNED_FROM = 1_000_000
@@ -61,26 +60,24 @@ class Options(CommandOptions):
 class Result(CommandResult):
     """Prepared shards."""
 
-    task: str = key()
+    settings: Settings = record("headjax.data.store.Settings", "task", "tokenizer")
+    folder: Prepared = record("headjax.data.store.Prepared", "written", "waiting")
     examples: int = key("in all splits")
     shards: int = key("number of shards of all hosts")
-    written: int = key("number of shards written now")
     splits: Mapping[str, Mapping[str, float]] = key("counts by split")
-    tokenizer: Any = key("fingerprint of the tokenizer")
     vocab_size: int = key()
     path: str = key("the folder")
-    waiting: Sequence[int] = key("hosts that have not finished")
     host: int
 
     def tables(self) -> Sequence[Table]:
         names = list(dict.fromkeys(name for counts in self.splits.values() for name in counts))
         rows = [(name.replace("_", " "), *(counts.get(name) for counts in self.splits.values())) for name in names]
-        columns = (Column(self.task), *(Column(split, numbers.number) for split in self.splits))
+        columns = (Column(self.settings.task), *(Column(split, numbers.number) for split in self.splits))
         return [Table(columns, rows)]
 
     def message(self) -> str:
         where = f"{self.shards} shards: {self.path}"
-        others = ", ".join(map(str, self.waiting))
+        others = ", ".join(map(str, self.folder.waiting))
         return f"host {self.host}: {where}; hosts that have not finished: {others}" if others else where
 
 
@@ -93,29 +90,18 @@ def run(options: Options, progress: Progress) -> Result:
     opened, source = _opened(options)
     host, form = Share(*options.host), opened.form
     tokenizer = _tokenizer(opened, options, out.expanduser()) if form.reads_text else None
-    folder = prepare(
-        opened.spec.name,
-        form,
-        opened.rows,
-        tokenizer,
-        out,
-        source=source,
-        host=host,
-        shard_bytes=int(options.shard_mb * 2**20),
-        seed=options.seed,
-        progress=progress,
-    )
+    settings: dict[str, Any] = {"shard_bytes": int(options.shard_mb * 2**20), "seed": options.seed}
+    where: dict[str, Any] = {"source": source, "host": host, "progress": progress}
+    folder = prepare(opened.spec.name, form, opened.rows, tokenizer, out, **where, **settings)
     splits = {split: folder.counts(split) for split in ("train", "validation") if folder.of(split)}
     return Result(
-        task=opened.spec.name,
+        settings=folder.settings,
+        folder=folder,
         examples=sum(counts["examples"] for counts in splits.values()),
         shards=len(folder.shards),
-        written=folder.written,
         splits=splits,
-        tokenizer=folder.settings.tokenizer,
         vocab_size=0 if tokenizer is None else tokenizer.vocab_size,
         path=str(options.out),
-        waiting=list(folder.waiting),
         host=host.index,
     )
 
@@ -146,11 +132,6 @@ def _opened(options: Options) -> tuple[Opened, str]:
             raise DataError(f"{spec.name}: name its files, {spec.name}:PATH or --source PATH")
         opened = config.open(options.source)
         return opened, opened.place
-    return config.open(rows=_tfds_rows(spec)), ", ".join(source.name for source in spec.sources)
-
-
-def _tfds_rows(spec: TaskSpec) -> Rows:
-    """Return the task's rows from TFDS."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         from headjax.data.seqio_tasks import tfds_rows
@@ -159,7 +140,7 @@ def _tfds_rows(spec: TaskSpec) -> Rows:
             f"{spec.name}: TFDS needs {error.name}: pip install '.[data]' from a checkout; or name local files with "
             "--source"
         ) from None
-    return tfds_rows(spec)
+    return config.open(rows=tfds_rows(spec)), ", ".join(source.name for source in spec.sources)
 
 
 def _tokenizer(opened: Opened, options: Options, out: Path) -> Tokenizer:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headjax.commands.inputs import SCORING, UntilDeadline, start, tell_time
 from headjax.commands.options import ExamplesOptions, TableOptions, TimedOptions
-from headjax.commands.outputs import ExamplesResult, key
+from headjax.commands.outputs import ExamplesResult, key, record
 from headjax.core import numbers
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from headjax.heads.scoring import Scores
 
 SHOWN = 5
 """Heads printed at either end."""
@@ -29,21 +32,19 @@ class Options(TimedOptions, ExamplesOptions, TableOptions):
 class Result(ExamplesResult):
     """Scores of heads."""
 
-    scores: Mapping[str, Mapping[Any, float]] = key("by name and head")
+    measured: Scores = record("headjax.heads.scoring.Scores", "loss", "examples", "seconds", scores="values")
     definitions: Mapping[str, str] = key("of the scores, by name")
-    examples: int = key()
-    loss: float = key("the model's")
-    seconds: float = key()
 
     def tables(self) -> Sequence[Table]:
         from headjax.heads.ordering import by_score
 
-        order = by_score(self.scores["importance"])
+        scores, examples, seconds = self.measured.values, self.measured.examples, self.measured.seconds
+        order = by_score(scores["importance"])
         picked = extremes(order)
-        rows = [(str(head), *(self.scores[name][head] for name in PRINTED)) for head in picked]
+        rows = [(str(head), *(scores[name][head] for name in PRINTED)) for head in picked]
         columns = (Column("Head"), *(Column(name, numbers.significant) for name in PRINTED))
         which = "Heads by importance" if len(picked) == len(order) else f"The {SHOWN} heads at each extreme"
-        note = f"{which}, of {len(order)}, by {self.examples:,} examples in {numbers.duration(self.seconds)}."
+        note = f"{which}, of {len(order)}, by {examples:,} examples in {numbers.duration(seconds)}."
         return [Table(columns, rows, notes=(note, *self.about))]
 
 
@@ -57,20 +58,12 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.heads.scoring import DESCRIPTIONS, score_heads
 
     model, examples = start(options)
-    model = examples.selection.fit(model)
-    batches = examples.scoring()
+    model, batches = examples.fit(model), examples.scoring()
     timed = UntilDeadline(batches, options)
-    if options.max_time is None:
-        tell_time(model, options, batches=batches, chosen=[SCORING])
+    tell_time(model, examples, batches=batches, chosen=[SCORING])
     with progress("scoring", len(batches), "batch") as bar:
         scores = score_heads(model, timed, progress=bar)
     if timed.ended:
         examples = dataclasses.replace(examples, number=timed.count * options.batch_size)
-    return Result(
-        scores=scores.values,
-        definitions={name: DESCRIPTIONS[name] for name in scores.values},
-        examples=scores.examples,
-        loss=scores.loss,
-        seconds=scores.seconds,
-        **examples.described(evaluation=False),
-    )
+    definitions = {name: DESCRIPTIONS[name] for name in scores.values}
+    return Result(measured=scores, definitions=definitions, **examples.described(evaluation=False))

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.graphs import QuantizingOptions
 from headjax.commands.inputs import BUILDING, PRICING, Examples, start, tell_time
-from headjax.commands.options import ExamplesOptions, PlannedOptions, TableOptions, argument, option
-from headjax.commands.outputs import evaluate_each, finish, planned_exports
-from headjax.commands.shrink_result import Result
+from headjax.commands.models import ChangedResult, evaluate_each, finish, planned_exports, with_output_of
+from headjax.commands.options import ChangingOptions, argument, option
+from headjax.commands.outputs import ABSENT, key, record
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, read_amount
 from headjax.core.progress import Progress
+from headjax.report.tables import Table
 
 if TYPE_CHECKING:
-    from headjax.models.config import Batch, ModelConfig
+    from headjax.models.config import ModelConfig
     from headjax.models.model import Model
-    from headjax.shrinking.choice import Choice, Point, Prices
-    from headjax.storage.files import Kept
+    from headjax.shrinking.choice import Choice, ChoiceSummary, Prices, ShrinkSummary
 
 COMPARED = 512
 """Most evaluation examples that the damage of the built model is measured on."""
@@ -48,7 +47,7 @@ def size_of(text: str) -> Amount:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
+class Options(ChangingOptions):
     """Options of `headjax shrink`."""
 
     out: str = argument("OUT", "folder of the smaller model", writes="new")
@@ -77,6 +76,11 @@ class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
         None, "also write a page: what came out, what each layer keeps, other choices", "FILE.html", writes="file"
     )
 
+    @property
+    def alike(self) -> bool:
+        """Whether all layers of a stack take the same form."""
+        return self.uniform or self.native
+
     def loaded(self) -> Model:
         """Return the model of the directory, its vocabulary trimmed."""
         from headjax.shrinking.vocabulary import trim_vocabulary
@@ -100,58 +104,81 @@ class Options(ExamplesOptions, TableOptions, PlannedOptions, QuantizingOptions):
         return dict(given)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result(ChangedResult):
+    """A smaller model."""
+
+    summary: ShrinkSummary = record("headjax.shrinking.choice.ShrinkSummary")
+    report: str = key("the page, with `--report`", ABSENT)
+    choice: ChoiceSummary | None = None
+
+    def tables(self) -> Sequence[Table]:
+        return [*([] if self.choice is None else [self.choice.layer_table()]), *self.comparison]
+
+    def message(self) -> str:
+        said = super().message()
+        if self.choice is not None:
+            measure, predicted = self.summary.predicted["measure"], self.summary.predicted["damage"]
+            measured = self.summary.measured["damage"]
+            said = f"degradation ({measure}): {predicted:.3g} predicted, {measured:.3g} measured; {said}"
+        return f"{said}\nreport: {self.report}" if self.report else said
+
+
 def run(options: Options, progress: Progress) -> Result:
     """Chooses layers, and heads, sizes, sharing and units of each, for a budget, and builds the model."""
+    from headjax.heads.agreement import agreement
     from headjax.hub.either import read_model
-    from headjax.shrinking.choice import ChoiceSummary, choose, frontier
+    from headjax.shrinking.choice import ChoiceSummary, ShrinkSummary, choose, choose_if_any, frontier
 
     budgets = options.budgets()
     drop = budgets.pop("drop", None)
     model, examples = start(options)
     if drop is not None:
         examples.require_labels("budgets of drop")
+    task, metric = examples.evaluation, examples.evaluation.primary_metric
     original = read_model(options.model) if options.vocabulary else model
     if not budgets and drop is None:
-        evaluations = evaluate_each((model,), examples.evaluation, options, progress)
         exports = planned_exports(options, model, model.config)
-        own = finish(original, model, options, progress, task=examples.evaluation, evaluations=evaluations)
-        nothing: dict[str, Any] = {"layers": (), "budget": {}, "predicted": {}, "measured": {}, "frontier": ()}
-        nothing["metric"] = examples.evaluation.primary_metric
-        return Result(**own, **nothing, exports=exports, story=None, **examples.described(selection=False))
+        evaluations = evaluate_each((model,), task, options, progress)
+        described = examples.described(selection=False)
+        ending = finish(original, model, options, progress, task=task, evaluations=evaluations, described=described)
+        return Result(summary=ShrinkSummary(metric), exports=exports, **ending)
     exports = planned_exports(options, model, _smaller(model, options))
-    session = _open(model, examples, options, "latency" in budgets, progress)
-    table, uniform = session.table, session.uniform
+    table, build = _measured(model, examples, options, "latency" in budgets, progress)
     limits = {
         name: amount.of(table.whole(name)) * (1e-3 if name == "latency" and not amount.relative else 1.0)
         for name, amount in budgets.items()
     }
     quantity = next(iter(limits), "parameters")
-    points = frontier(table, quantity, uniform=uniform)
-    choice = choose(table, limits, uniform=uniform) if drop is None else session.within_drop(drop, limits, points)
-    built = session.build(choice)
-    evaluations = evaluate_each((model, built), examples.evaluation, options, progress)
-    damage, count = session.damage_of(built)
+    points = frontier(table, quantity, uniform=options.alike)
+    choice = choose(table, limits or {quantity: table.whole(quantity)}, uniform=options.alike)
+    if drop is not None:
+        less = [{**limits, quantity: p.costs[quantity]} for p in points if p.costs[quantity] < choice.costs[quantity]]
+        smaller = [choose_if_any(table, limit, uniform=options.alike) for limit in less]
+        choice = _within_drop(drop, [choice, *filter(None, smaller)], model, examples, build)
+    built = with_output_of(model, build(choice))
+    evaluations, described = evaluate_each((model, built), task, options, progress), examples.described()
+    count = task.count(min(options.limit or COMPARED, COMPARED))
+    batches = task.batches(options.batch_size, limit=count, buckets=options.lengths)
     story = ChoiceSummary(table, quantity, choice)
-    result = Result(
+    summary = ShrinkSummary(
+        metric,
         layers=story.layers(),
         budget={
             name: {"limit": limits.get(name), "whole": table.whole(name), "left": choice.costs[name]}
             for name in limits or (quantity,)
         },
         predicted={"damage": choice.damage, "bound": choice.bound, "gap": choice.gap, "measure": table.damage},
-        measured={"damage": damage, "examples": count},
+        measured={"damage": agreement(examples.fit(model), task.fit(built), batches).distance, "examples": count},
         frontier=points,
-        metric=examples.evaluation.primary_metric,
-        exports=exports,
-        story=story,
-        **finish(original, built, options, progress, task=examples.evaluation, evaluations=evaluations),
-        **examples.described(),
     )
+    ending = finish(original, built, options, progress, task=task, evaluations=evaluations, described=described)
+    result = Result(summary=summary, choice=story, exports=exports, **ending)
     if options.report is None:
         return result
     from headjax.commands.shrink_page import write_story
 
-    return dataclasses.replace(result, report=str(write_story(result, story, options.report)))
+    return dataclasses.replace(result, report=str(write_story(result, summary, story, options.report)))
 
 
 def _smaller(model: Model, options: Options) -> ModelConfig:
@@ -171,87 +198,49 @@ def _smaller(model: Model, options: Options) -> ModelConfig:
     return config_after(config, lambda model: prune(model, steps[0]))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Session:
-    """A model as it was read and with the task's output, its examples, and its table of forms."""
-
-    model: Model
-    fitted: Model
-    examples: Examples
-    options: Options
-    progress: Progress
-    batches: Sequence[Batch]
-    kept: Kept
-    table: Prices
-
-    @property
-    def uniform(self) -> bool:
-        """Whether all layers of a stack take the same form."""
-        return self.options.uniform or self.options.native
-
-    def build(self, choice: Choice) -> Model:
-        """Return the model of a choice, with the output that the model came with."""
-        from headjax.shrinking.shrink import build
-
-        with self.progress("building", len(choice.options), "map") as bar:
-            built = build(self.fitted, self.batches, choice, kept=self.kept, progress=bar)
-        return self.examples.with_own_output(self.model, built)
-
-    def damage_of(self, built: Model) -> tuple[float, int]:
-        """Return the change of the output on evaluation examples, and their number."""
-        from headjax.heads.agreement import agreement
-
-        task, options = self.examples.evaluation, self.options
-        count = task.count(min(options.limit or COMPARED, COMPARED))
-        batches = task.batches(options.batch_size, limit=count, buckets=options.lengths)
-        return agreement(self.fitted, task.fit(built), batches).distance, count
-
-    def within_drop(self, drop: Amount, limits: Mapping[str, float], points: Sequence[Point]) -> Choice:
-        """Return the smallest choice within the limits that loses no more of the metric, by bisection."""
-        from headjax.evaluation.task import evaluate_task
-        from headjax.shrinking.choice import choose, choose_if_any
-
-        task, options = self.examples.selection, self.options
-        sign = 1.0 if task.higher_is_better else -1.0
-        chosen: Any = {"limit": self.examples.number, "batch_size": options.batch_size, "buckets": options.lengths}
-        quantity = points[0].quantity
-
-        def value(model: Model) -> float:
-            return sign * float(evaluate_task(model, task, **chosen)[task.primary_metric])
-
-        whole = value(self.fitted)
-        first = choose(self.table, limits or {quantity: self.table.whole(quantity)}, uniform=self.uniform)
-        smaller = [{**limits, quantity: p.costs[quantity]} for p in points if p.costs[quantity] < first.costs[quantity]]
-        found = [choose_if_any(self.table, limit, uniform=self.uniform) for limit in smaller]
-        choices = [first, *(choice for choice in found if choice is not None)]
-        low, high = -1, len(choices) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = value(task.fit(self.build(choices[middle]))) >= whole - drop.of(abs(whole))
-            low, high = (middle, high) if fits else (low, middle - 1)
-        if low < 0:
-            raise HeadjaxError("--budget: drop: the largest model within the other budgets loses more")
-        return choices[low]
-
-
-def _open(model: Model, examples: Examples, options: Options, timed: bool, progress: Progress) -> _Session:
-    """Return the session, every form measured."""
+def _measured(
+    model: Model, examples: Examples, options: Options, timed: bool, progress: Progress
+) -> tuple[Prices, Callable[[Choice], Model]]:
+    """Return the prices of every form, measured, and a function that builds the model of a choice."""
     from headjax.shrinking.measure import MeasureConfig
-    from headjax.shrinking.shrink import measured_prices, measurements
+    from headjax.shrinking.shrink import build, measured_prices, measurements
 
-    fitted = examples.selection.fit(model)
-    batches = examples.calibrating()
-
-    def begin(measuring: bool) -> None:
-        """Tell how long it takes: damage and metrics are judged on both models."""
-        chosen = [*[PRICING] * measuring, BUILDING]
-        judged: Any = {"task": examples.evaluation, "judged": 3.0, "max_time": options.max_time}
-        tell_time(model, options, batches=batches, chosen=chosen, **judged)
-
+    fitted, batches = examples.fit(model), examples.calibrating()
     work = options.work or f"{options.out.rstrip('/')}.measured"
     measuring = MeasureConfig(length=options.length or 0, work=work)
-    kept, native = measurements(fitted, batches, measuring), options.native
-    table = measured_prices(
-        fitted, batches, measuring, kept=kept, native=native, timed=timed, begin=begin, progress=progress
-    )
-    return _Session(model, fitted, examples, options, progress, batches, kept, table)
+    kept = measurements(fitted, batches, measuring)
+
+    def begin(measures: bool) -> None:
+        """Tell how long it takes: damage and metrics are judged on both models."""
+        tell_time(model, examples, batches=batches, chosen=[*[PRICING] * measures, BUILDING], judged=3.0)
+
+    def built(choice: Choice) -> Model:
+        with progress("building", len(choice.options), "map") as bar:
+            return build(fitted, batches, choice, kept=kept, progress=bar)
+
+    chosen: Any = {"native": options.native, "timed": timed, "begin": begin}
+    return measured_prices(fitted, batches, measuring, kept=kept, progress=progress, **chosen), built
+
+
+def _within_drop(
+    drop: Amount, choices: Sequence[Choice], model: Model, examples: Examples, build: Callable[[Choice], Model]
+) -> Choice:
+    """Return the last of ever smaller choices that loses no more of the metric, by bisection."""
+    from headjax.evaluation.task import evaluate_task
+
+    task, options = examples.selection, examples.options
+    chosen: Any = {"limit": examples.number, "batch_size": options.batch_size, "buckets": options.lengths}
+
+    def value(model: Model) -> float:
+        metric = float(evaluate_task(model, task, **chosen)[task.primary_metric])
+        return metric if task.higher_is_better else -metric
+
+    whole = value(examples.fit(model))
+    low, high = -1, len(choices) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = value(build(choices[middle])) >= whole - drop.of(abs(whole))
+        low, high = (middle, high) if fits else (low, middle - 1)
+    if low < 0:
+        raise HeadjaxError("--budget: drop: the largest model within the other budgets loses more")
+    return choices[low]

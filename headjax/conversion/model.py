@@ -41,7 +41,11 @@ from headjax.nn.module import AttentionModule
 
 
 class Conversion(NamedTuple):
-    """A converted model and the error of each of its converted layers."""
+    """A converted model and the error of each of its converted layers.
+
+    Attributes:
+        errors: `stack`, `layer`, `relative_error`, `value_error`, `logit_error`.
+    """
 
     model: Model
     errors: tuple[LayerError, ...]

@@ -53,7 +53,11 @@ class Shard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of a preparation, stored as `manifest.json`."""
+    """The settings of a preparation, stored as `manifest.json`.
+
+    Attributes:
+        tokenizer: fingerprint of the tokenizer.
+    """
 
     task: str
     form: Form
@@ -66,7 +70,12 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """A prepared folder; the hosts that have not finished, and the number of shards that were written now."""
+    """A prepared folder.
+
+    Attributes:
+        waiting: hosts that have not finished.
+        written: number of shards written now.
+    """
 
     folder: Path
     settings: Settings

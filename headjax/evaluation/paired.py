@@ -94,18 +94,23 @@ def _agreement(
 
 
 class HeadEffects(NamedTuple):
-    """The effect of every ablation on a task."""
+    """The effect of every ablation on a task.
+
+    Attributes:
+        metric: the primary metric.
+        baseline: metrics with all heads.
+        effect: change of the primary metric by head.
+        effects: change of every metric, by name and head.
+        p_value: by head.
+        test: the paired test.
+    """
 
     metric: str
     baseline: dict[str, float]
-    metrics: dict[HeadId, dict[str, float]]
-    comparisons: dict[HeadId, Comparison]
+    effect: dict[HeadId, float]
+    effects: dict[str, dict[HeadId, float]]
+    p_value: dict[HeadId, float]
     test: str
-
-    def effects(self, metric: str | None = None) -> dict[HeadId, float]:
-        """Return the change of a metric by head; the primary metric by default."""
-        name = self.metric if metric is None else metric
-        return {head: metrics[name] - self.baseline[name] for head, metrics in self.metrics.items()}
 
 
 def head_effects(
@@ -113,17 +118,20 @@ def head_effects(
 ) -> HeadEffects:
     """Return the task's metrics under every ablation."""
     targets = {"targets": ablation.weights["loss"]}
-    baseline = ablation.baseline | targets
-    by_head: dict[HeadId, dict[str, float]] = {}
-    comparisons: dict[HeadId, Comparison] = {}
-    test, compare = paired_test(baseline, measure, resamples)
+    whole = ablation.baseline | targets
+    baseline = metrics_of(measure, whole)
+    p_value: dict[HeadId, float] = {}
+    effects: dict[str, dict[HeadId, float]] = {name: {} for name in baseline}
+    test, compare = paired_test(whole, measure, resamples)
     for i, head in enumerate(ablation.heads):
         outcomes = {name: rows[i] for name, rows in ablation.ablated.items()} | targets
-        by_head[head] = metrics_of(measure, outcomes)
-        comparisons[head] = compare(outcomes)
+        for name, value in metrics_of(measure, outcomes).items():
+            effects[name][head] = value - baseline[name]
+        p_value[head] = compare(outcomes).p_value
         if progress is not None:
             progress(i + 1, {})
-    return HeadEffects(measure.primary_metric, metrics_of(measure, baseline), by_head, comparisons, test)
+    metric = measure.primary_metric
+    return HeadEffects(metric, baseline, effects[metric], effects, p_value, test)
 
 
 def paired_test(baseline: Outcomes, measure: Measure, resamples: int) -> tuple[str, Callable[[Outcomes], Comparison]]:

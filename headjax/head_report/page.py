@@ -1,27 +1,35 @@
-"""The page that `headjax report` writes, its first line, and the parts that the page of a Flax model has, too.
+"""Pages about heads: that of `headjax report`, which opens with an answer, and that of any Flax model.
 
-The first line says how many heads can go, what that saves, what it costs, and the command that does it.
+The answer says how many heads can go, what that saves, what it costs, and the command that does it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import nnx
 
 from headjax.core import numbers
+from headjax.core.progress import Progress, silent
 from headjax.evaluation.paired import Comparison
-from headjax.head_report.study import WORDS, CurveConfig, CurvePoint, HeadStudy, removable
-from headjax.head_report.views import unit_of_changes
+from headjax.head_report.study import UNITS, WORDS, CurveConfig, CurvePoint, HeadStudy, removable
+from headjax.heads.ablation import ablate
+from headjax.heads.agreement import agreement_kind
 from headjax.heads.head_id import Values, all_heads
-from headjax.heads.pruning import prune
-from headjax.heads.scoring import ROLES
+from headjax.heads.ordering import Order, by_score, random_order
+from headjax.heads.program import Applied, Loss, mean_loss, prepare
+from headjax.heads.pruning import PERCENTAGES, percent_steps, prune
+from headjax.heads.scoring import ROLES, Scores, score_heads
+from headjax.heads.site import Sites, find_heads, ones, without
 from headjax.models.model import Model
 from headjax.plots import score_map
-from headjax.report.curves import pruning_curves
+from headjax.report.drawing import pruning_curves
 from headjax.report.page import Picture, Section, render_page, write_page
 from headjax.report.tables import Column, Table
 from headjax.version import __version__
@@ -56,17 +64,22 @@ def answer(
     if point is None:
         cost = few or f"no order removes the first {study.config.percentages[0]}% at a loss of at most {allowed(study)}"
         return Answer(name, order, None, f"No removal is recommended: {cost}.")
-    metric, before = task.primary_metric.replace("_", " "), study.baseline[task.primary_metric]
+    metric = task.primary_metric.replace("_", " ")
     smaller = prune(study.model, point.heads)
     parameters = " to ".join(map(numbers.count, (study.model.num_parameters, smaller.num_parameters)))
     text = (
         f"Remove {point.removed} of {len(all_heads(study.model.config))} heads: {parameters} parameters, "
         f"{times(*timer((study.model, smaller)))}{metric} "
-        f"{numbers.significant(before)} to {numbers.significant(point.value)} on {task.count():,} examples"
+        f"{numbers.significant(study.whole)} to {numbers.significant(point.value)} on {task.count():,} examples"
     )
     refit = " --reconstruct" if order.reconstruct else ""
     command = f"headjax prune {model_name} OUT --remove {point.removed} --by {order.order.by}{refit} --task {task_name}"
-    doubt = few or _doubt(study, point.change)
+    doubt = few
+    if not few and (change := point.change) is not None:
+        worst = -change.low if task.higher_is_better else change.high
+        if task.measure.kind == "sum" and task.primary_metric != "loss":
+            worst = np.expm1(change.high) * study.whole  # the interval is in nats
+        doubt = "" if worst <= tolerance(study) else f"too few examples to exclude a loss of {allowed(study)}"
     doubt = f" {doubt[0].upper()}{doubt[1:]}." if doubt else ""
     return Answer(name, order, point, f"{text}{interval(study, point.change)}.{doubt}\n\n`{command}`")
 
@@ -74,13 +87,13 @@ def answer(
 def largest(study: HeadStudy, name: str) -> CurvePoint | None:
     """Return the first seed's point of the largest share of heads that an order removes within the tolerance."""
     points = study.curves[name]
-    share = removable(points, study.baseline[study.task.primary_metric], tolerance(study), study.task.higher_is_better)
+    share = removable(points, study.whole, tolerance(study), study.task.higher_is_better)
     return next((point for point in points if point.fraction == share), None)
 
 
 def tolerance(study: HeadStudy) -> float:
     """Return the loss of the primary metric that does not count: one point, or 5 % of one that is not a share."""
-    return POINT if is_share(study) else RELATIVE * abs(study.baseline[study.task.primary_metric])
+    return POINT if is_share(study) else RELATIVE * abs(study.whole)
 
 
 def allowed(study: HeadStudy) -> str:
@@ -90,7 +103,7 @@ def allowed(study: HeadStudy) -> str:
 
 def is_share(study: HeadStudy) -> bool:
     """Whether the primary metric is a share such as an accuracy, which changes by points."""
-    return study.task.higher_is_better and study.baseline[study.task.primary_metric] <= 1.0
+    return study.task.higher_is_better and study.whole <= 1.0
 
 
 def too_few(study: HeadStudy) -> str:
@@ -103,22 +116,11 @@ def too_few(study: HeadStudy) -> str:
 
 def times(before: Milliseconds, after: Milliseconds) -> str:
     """Return the times of the largest batch that was timed, in words."""
-    pairs = {size: (time, after[size]) for size, time in before.items()}
-    known = {size: pair for size, pair in pairs.items() if all(pair)}
-    if not known:
+    timed = [size for size in before if before[size] and after[size]]
+    if not timed:
         return ""
-    size, (old, new) = list(known.items())[-1]
-    return f"{numbers.significant(old)} to {numbers.significant(new)} ms for {size} examples, "
-
-
-def _doubt(study: HeadStudy, change: Comparison | None) -> str:
-    """Return a warning where the interval reaches losses above the tolerance."""
-    if change is None:
-        return ""
-    worst = -change.low if study.task.higher_is_better else change.high
-    if study.task.measure.kind == "sum" and study.task.primary_metric != "loss":
-        worst = np.expm1(change.high) * study.baseline[study.task.primary_metric]  # the interval is in nats
-    return "" if worst <= tolerance(study) else f"too few examples to exclude a loss of {allowed(study)}"
+    old, new = (numbers.significant(each[timed[-1]]) for each in (before, after))
+    return f"{old} to {new} ms for {timed[-1]} examples, "
 
 
 def interval(study: HeadStudy, change: Comparison | None) -> str:
@@ -152,20 +154,24 @@ def write_report(study: HeadStudy, best: Answer, path: str | Path) -> Path:
         f"{best.text}\n\nMeasured on {task.count():,} examples of {task.name}, {task.split}. Heads are removed by "
         f"gates and nothing is trained; orders are found on {study.ordered_by}."
     )
-    facts = {
-        f"{task.primary_metric}, all heads, {task.count():,} examples": numbers.significant(
-            study.baseline[task.primary_metric]
-        )
-    }
+    facts = {f"{task.primary_metric}, all heads, {task.count():,} examples": numbers.significant(study.whole)}
     for name in dict.fromkeys((best.name, "random")):
         if name in study.curves and not too_few(study):
-            point = largest(study, name)
-            words = CurveConfig.parse(name).words
-            interval_text = "" if point is None else interval(study, point.change)
-            facts[f"of the heads can go by {words} at {allowed(study)}, {task.count():,} examples{interval_text}"] = (
-                numbers.percent(0.0 if point is None else point.fraction)
-            )
-    sections = (_pruning(study, best), _maps(study), _roles(study), _attention(study))
+            point, words = largest(study, name), CurveConfig.parse(name).words
+            share, change = (0.0, "") if point is None else (point.fraction, interval(study, point.change))
+            fact = f"of the heads can go by {words} at {allowed(study)}, {task.count():,} examples{change}"
+            facts[fact] = numbers.percent(share)
+    text = (
+        "Each small picture is a head: a row for each token that attends, a column for each token that it attends to. "
+        "The bar below is the head's importance as a share of its layer's. Choose a head with a click or the arrow "
+        "keys, and switch it off to see the prediction without it. Predictions are stored with one head or one layer "
+        "off, not with other sets."
+    )
+    importance = {str(head): float(value) for head, value in study.scores["importance_layer"].items()}
+    unit = UNITS[agreement_kind(study.model.config)]
+    data = {"importance": importance, "unit": unit, "examples": study.views}
+    attention = Section("What each head attends to", text, viewer=data)
+    sections = (_pruning(study, best), _maps(study), _roles(study), attention)
     return write_page(path, render_page(TITLE, summary, sections, footer(study.seconds), facts))
 
 
@@ -176,29 +182,26 @@ def footer(seconds: float) -> str:
 
 def score_maps(scores: Mapping[str, Values]) -> tuple[Picture, ...]:
     """Return the scores of `MAPS` that there are as maps, of which a menu shows one."""
-    return tuple(
-        Picture(score_map(None, scores[name], title=title, unit=unit), f"{_ends(scores[name])} {caption}", title)
-        for name, (title, unit, caption) in MAPS.items()
-        if name in scores
-    )
-
-
-def _ends(values: Values) -> str:
-    """Return where a score is highest and lowest."""
-    ordered = sorted((head for head in values if np.isfinite(values[head])), key=lambda head: values[head])
-    if not ordered:
-        return ""
-    named = [f"`{head}` ({numbers.significant(values[head])})" for head in (ordered[-1], ordered[0])]
-    return f"Highest in {named[0]}, lowest in {named[1]}."
+    pictures = []
+    for name, (title, unit, meaning) in MAPS.items():
+        if (values := scores.get(name)) is None:
+            continue
+        finite, ends = [head for head, value in values.items() if np.isfinite(value)], ""
+        if finite:
+            extremes = max(finite, key=values.__getitem__), min(finite, key=values.__getitem__)
+            high, low = (f"`{head}` ({numbers.significant(values[head])})" for head in extremes)
+            ends = f"Highest in {high}, lowest in {low}."
+        pictures.append(Picture(score_map(None, values, title=title, unit=unit), f"{ends} {meaning}", title))
+    return tuple(pictures)
 
 
 def _maps(study: HeadStudy) -> Section:
     """Return the maps of all scores, and of every head removed alone."""
     effects = study.effects
     scale, unit = (100.0, "points") if is_share(study) else (1.0, effects.metric)
-    changes = {head: scale * change for head, change in effects.effects().items()}
+    changes = {head: scale * change for head, change in effects.effect.items()}
     title = f"Change of {effects.metric} without the head"
-    worse = sum(comparison.p_value < 0.01 for comparison in effects.comparisons.values())
+    worse = sum(p_value < 0.01 for p_value in effects.p_value.values())
     caption = (
         f"{worse} of {len(changes)} heads change the {effects.metric} significantly when removed alone (p < 0.01, "
         f"{effects.test}, {study.few.count():,} of the examples)."
@@ -218,13 +221,12 @@ def _pruning(study: HeadStudy, best: Answer) -> Section:
     )
     if any(CurveConfig.parse(name).reconstruct for name in study.curves):
         caption += " Refitted: the output projections of the kept heads are fitted to those examples, without labels."
-    task, baseline = study.task, study.baseline[study.task.primary_metric]
-    name = task.primary_metric.replace("_", " ").capitalize()
+    task, name = study.task, study.task.primary_metric.replace("_", " ").capitalize()
     plot = pruning_curves(
-        {CurveConfig.parse(order).words: points for order, points in with_whole(study.curves, baseline).items()},
+        {CurveConfig.parse(order).words: points for order, points in with_whole(study.curves, study.whole).items()},
         metric=name,
         better="higher" if task.higher_is_better else "lower",
-        baseline=baseline,
+        baseline=study.whole,
         scale="log" if task.primary_metric == "perplexity" else "linear",
         title=f"{name} against heads removed",
     )
@@ -284,13 +286,108 @@ def _roles(study: HeadStudy) -> Section:
     return Section("What heads look at", text, (), Table(columns, rows, notes=(note,)))
 
 
-def _attention(study: HeadStudy) -> Section:
-    text = (
-        "Each small picture is a head: a row for each token that attends, a column for each token that it attends to. "
-        "The bar below is the head's importance as a share of its layer's. Choose a head with a click or the arrow "
-        "keys, and switch it off to see the prediction without it. Predictions are stored with one head or one layer "
-        "off, not with other sets."
+# A page about the heads of any Flax model.
+
+
+def _orders(
+    name: str, model: Any, batches: Sequence[Any], loss: Loss | None, scores: Scores, seeds: int
+) -> list[Order]:
+    """Return the orders of one name: several of `random`."""
+    if name == "random":
+        heads = tuple(scores.score("importance"))
+        return [random_order(heads, seed) for seed in range(seeds)]
+    if name == "ablation":
+        return [by_score(ablate(model, batches, "each", loss=loss).effects())]
+    return [by_score(scores.score(name))]
+
+
+def report_heads(
+    model: nnx.Module | Applied,
+    batches: Iterable[Any],
+    out: str | os.PathLike[str],
+    *,
+    loss: Loss | None,
+    held_out: Iterable[Any] | None = None,
+    orders: Sequence[str] = ("importance_layer", "fisher", "random"),
+    percentages: Sequence[int] = PERCENTAGES,
+    seeds: int = 3,
+    progress: Progress = silent,
+) -> Path:
+    """Write one HTML page about the heads of any Flax model: a map of each score, pruning curves, and its layers.
+
+    The page needs no other file. Nothing is trained.
+
+        >>> layer = nnx.MultiHeadAttention(num_heads=4, in_features=16, decode=False, rngs=nnx.Rngs(0))
+        >>> def loss(model, x):
+        ...     return ((model(x) - x) ** 2).mean((1, 2))
+        >>> x = np.random.default_rng(0).normal(size=(2, 3, 16)).astype(np.float32)
+        >>> headjax.report_heads(layer, [x], folder / "heads.html", loss=loss, percentages=[50], seeds=1).name
+        'heads.html'
+
+    Args:
+        model: Any module, or a function of a tree of arrays, as for `headjax.score_heads`.
+        batches: Examples that heads are scored and ordered on.
+        out: File of the page.
+        loss: Function of a model and a batch, as for `headjax.score_heads`.
+        held_out: Examples that the curves are measured on; None is `batches`, which the page says.
+        orders: Orders of removal: names of scores, `ablation`, or `random`.
+        percentages: Shares of the heads to remove.
+        seeds: Number of random orders.
+        progress: Shows how far it is.
+
+    Raises:
+        DataError: There are no examples.
+        HeadjaxError: There is no such order, the file cannot be written, or as for `headjax.score_heads`.
+    """
+    started = time.perf_counter()
+    program, state = prepare(model, loss)
+    batches = list(batches)
+    with progress("scoring", len(batches), "batch") as bar:
+        scores = score_heads(model, batches, loss=loss, progress=bar)
+    eval_batches = batches if held_out is None else list(held_out)
+    curves: dict[str, list[CurvePoint]] = {name: [] for name in orders}
+    for name, points in curves.items():
+        for seed, order in enumerate(_orders(name, model, batches, loss, scores, seeds)):
+            for percentage, count in zip(percentages, percent_steps(len(order), percentages), strict=True):
+                value = mean_loss(program, state, without(program.sites, order[:count]), eval_batches)
+                points.append(CurvePoint(percentage / 100.0, count, seed, value))
+    baseline = mean_loss(program, state, ones(program.sites), eval_batches)
+    facts = _facts(program.sites, curves, baseline)
+    sections = [
+        Section("What the scores say", "One pass over the examples gives every score.", score_maps(scores.values)),
+        _removal(curves, baseline, "the same" if held_out is None else "other"),
+        Section("Where the heads lie", "", table=_layers(program.sites)),
+    ]
+    summary = f"{type(model).__name__}: {scores.examples:,} examples score its heads. Nothing was trained."
+    return write_page(out, render_page(TITLE, summary, sections, footer(time.perf_counter() - started), facts))
+
+
+def _facts(sites: Sites, curves: Mapping[str, Sequence[CurvePoint]], baseline: float) -> dict[str, str]:
+    best = max((removable(points, baseline, RELATIVE * abs(baseline), False) for points in curves.values()), default=0)
+    return {
+        "attention layers": numbers.count(sum(len(site.places) for site in sites)),
+        "heads": numbers.count(len(find_heads(sites))),
+        "mean loss": numbers.significant(baseline),
+        f"of the heads can go at {numbers.percent(RELATIVE)} more loss": numbers.percent(best),
+    }
+
+
+def _removal(curves: Mapping[str, Sequence[CurvePoint]], baseline: float, examples: str) -> Section:
+    plot = pruning_curves(
+        with_whole(curves, baseline), metric="Mean loss", baseline=baseline, title="Loss against heads removed"
     )
-    importance = {str(head): float(value) for head, value in study.scores["importance_layer"].items()}
-    data = {"importance": importance, "unit": unit_of_changes(study.model.config), "examples": study.views}
-    return Section("What each head attends to", text, viewer=data)
+    caption = (
+        f"Heads gated off in each order, without training afterwards, measured on {examples} examples as those that "
+        "order them. A band reaches from the best random order to the worst."
+    )
+    return Section("How many heads can go", "", (Picture(plot, caption),))
+
+
+def _layers(sites: Sites) -> Table:
+    rows = [
+        (str(site.head_ids()[start]).rpartition("/")[0], site.heads, site.kv_heads, site.head_dim)
+        for site in sites
+        for start in range(0, len(site.head_ids()), site.heads)
+    ]
+    sizes = (Column(name, numbers.count) for name in ("Heads", "KV heads", "head_dim"))
+    return Table((Column("Layer"), *sizes), rows)

@@ -1,47 +1,52 @@
-"""The report's measurements of a model's heads: pruning curves of several orders, scores, ablations, and views."""
+"""The report's measurements of a model's heads: pruning curves of several orders, scores, ablations, and views.
+
+A view is what the attention viewer shows: every head on an example, and predictions with heads switched off.
+"""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from headjax.core.class_names import IGNORED
 from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, Size
 from headjax.core.progress import Progress, silent
 from headjax.data.examples import subset
+from headjax.data.source import classes_of
 from headjax.evaluation.paired import Comparison, HeadEffects, head_effects, paired_test
 from headjax.evaluation.selection import SEED, split_task
 from headjax.evaluation.task import Evaluation, Task, measure_task
-from headjax.head_report.views import View, views
 from headjax.heads.ablation import ablate
+from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predict
 from headjax.heads.discovery import find_sites
-from headjax.heads.head_id import HeadId, all_heads
-from headjax.heads.ordering import Order, fitting, removals
+from headjax.heads.head_id import HeadId, all_heads, position
+from headjax.heads.ordering import fitting, removals
 from headjax.heads.orders import LEARNED, OrderConfig, order_heads
 from headjax.heads.program import gated
 from headjax.heads.pruning import percent_steps
 from headjax.heads.reconstruct import reconstruct
 from headjax.heads.scoring import Role, head_roles, score_heads
 from headjax.models.config import Batch
+from headjax.models.inputs import device_batch
 from headjax.models.model import Model
+from headjax.models.tasks import Regression, SentenceSimilarity, Span
+from headjax.nn.state import Compute
 
 WORDS = {"importance_layer": "importance within the layer", "random": "chance"}
 
 
 @dataclasses.dataclass(frozen=True)
 class CurveConfig(Checked):
-    """An order of removal, and the repair that follows.
-
-    Attributes:
-        order: the order.
-        reconstruct: whether the output projections of kept heads are refitted (`headjax.reconstruct`).
-    """
+    """An order of removal, and whether the output projections of kept heads are then refitted."""
 
     order: OrderConfig
     reconstruct: bool = False
@@ -59,14 +64,11 @@ class CurveConfig(Checked):
         return cls(OrderConfig(by=order), order != text)
 
 
-class Judged(NamedTuple):
-    """A model's primary metric on a task, and its change from the original's, tested on the same examples."""
+Judge = Callable[[Model], tuple[float, Comparison | None]]
+"""From a model to its primary metric on a task, and the change from the original's, tested on the same examples."""
 
-    value: float
-    change: Comparison | None = None
-
-
-Judge = Callable[[Model], Judged]
+Draw = Callable[[int], Sequence[Batch]]
+"""From a seed to the examples that heads are ordered by."""
 
 
 class CurvePoint(NamedTuple):
@@ -77,40 +79,27 @@ class CurvePoint(NamedTuple):
     seed: int
     value: float
     change: Comparison | None = None
-    heads: Order = ()
+    heads: tuple[HeadId, ...] = ()
 
 
 def curve(
-    model: Model,
-    config: CurveConfig,
-    batches: Sequence[Batch],
-    percentages: Sequence[int],
-    judge: Judge,
-    *,
-    seed: int = 0,
+    model: Model, config: CurveConfig, batches: Sequence[Batch], percentages: Sequence[int], judge: Judge, seed: int = 0
 ) -> Iterator[CurvePoint]:
     """Yield the primary metric with more and more heads gated off; heads that layers share go together."""
     total = len(all_heads(model.config))
-    order = _orders(model, batches, dataclasses.replace(config.order, seed=seed))
+    ordered = functools.partial(order_heads, model, batches, dataclasses.replace(config.order, seed=seed))
+    learned = config.order.by in LEARNED  # gates choose all heads together, for each number anew
+    order = () if learned else ordered()
     for percentage, count in zip(percentages, percent_steps(total, percentages), strict=True):
-        heads = order(count)
-        removed, _ = fitting(removals(find_sites(model), heads), count)
+        order = ordered(count=count) if learned else order
+        removed, _ = fitting(removals(find_sites(model), order), count)
         repaired = model
         if config.reconstruct and count < total:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # fewer tokens than unknowns: the page tells the examples
                 repaired = reconstruct(model, batches, removed).repaired
-        result = judge(gated(repaired, dict.fromkeys(removed, 0.0)))
-        yield CurvePoint(percentage / 100.0, len(removed), seed, *result, tuple(removed))
-
-
-def _orders(model: Model, batches: Sequence[Batch], config: OrderConfig) -> Callable[[int], Order]:
-    """Return a function from a number of heads to remove to their order, which learned gates choose together."""
-    ordered = functools.partial(order_heads, model, batches, config)
-    if config.by in LEARNED:
-        return lambda count: ordered(count=count)
-    order = ordered()
-    return lambda count: order
+        value, change = judge(gated(repaired, dict.fromkeys(removed, 0.0)))
+        yield CurvePoint(percentage / 100.0, len(removed), seed, value, change, tuple(removed))
 
 
 def removable(points: Sequence[CurvePoint], baseline: float, drop: float, higher_is_better: bool) -> float:
@@ -149,7 +138,7 @@ class StudyConfig(Checked):
     judged: Count = 512
     ablated: Count = 96
     batch_size: Size = 16
-    buckets: tuple[int, ...] = ()
+    buckets: tuple[Size, ...] = ()
     orders: tuple[str, ...] = ORDERS
     seeds: Size = 2
     scored: Count = 256
@@ -158,7 +147,6 @@ class StudyConfig(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(all(bound >= 1 for bound in self.buckets), "buckets", f"must be positive, got {list(self.buckets)}")
         shares = list(self.percentages)
         inside = bool(shares) and all(0 < share <= 100 for share in shares) and shares == sorted(shares)
         require(inside, "percentages", f"must rise within 1..100, got {shares}")
@@ -167,7 +155,16 @@ class StudyConfig(Checked):
 
 
 class HeadStudy(NamedTuple):
-    """Facts about a model's heads."""
+    """Facts about a model's heads.
+
+    Attributes:
+        task: the examples that curves are judged on.
+        few: those of them that single heads are ablated on.
+        baseline: metrics with all heads.
+        scores: by name and head.
+        curves: points by order.
+        roles: by head.
+    """
 
     model: Model
     task: Task
@@ -183,26 +180,43 @@ class HeadStudy(NamedTuple):
     seconds: float
 
     @property
+    def whole(self) -> float:
+        """The primary metric with all heads."""
+        return self.baseline[self.task.primary_metric]
+
+    @property
     def ordered_by(self) -> str:
         """The examples that heads are ordered by, in words."""
-        count = _scored(self.selection, self.config)
+        count = min(self.config.scored or self.selection.count(), self.selection.count())
         return f"{count:,} examples of {self.selection.name}, {self.selection.split}, others for each seed"
 
 
 def study_heads(
-    model: Model, task: Task, config: StudyConfig, *, selection: Task | None = None, progress: Progress = silent
+    model: Model,
+    task: Task,
+    config: StudyConfig,
+    *,
+    selection: Task | None = None,
+    draw: Draw | None = None,
+    progress: Progress = silent,
 ) -> HeadStudy:
-    """Score, prune by gates, ablate and view the heads of a model."""
+    """Score, prune by gates, ablate and view the heads of a model; None draws `config.scored` selection examples."""
     started = time.perf_counter()
     if selection is None:
         selection, task = split_task(task)
+    size, buckets = config.batch_size, config.buckets
+    if draw is None:
+        count = config.scored or selection.count()
+        sample = functools.partial(selection.sample, count, size, buckets=buckets)
+        draw = functools.cache(lambda seed: sample(seed=seed))
     drawn = _drawn(task, config.judged, config.limit)
     few, fitted = _drawn(drawn, config.ablated), drawn.fit(model)
-    chosen_on = _sample(selection, config)
-    evaluation = measure_task(fitted, drawn, batch_size=config.batch_size, buckets=config.buckets)
-    with progress(f"scoring on {selection.name}", len(chosen_on), "batch") as bar:
-        scores = score_heads(fitted, chosen_on, progress=bar).values
-    first = next(iter(few.batches(config.batch_size, limit=config.batch_size)))
+    evaluation = measure_task(fitted, drawn, batch_size=size, buckets=buckets)
+    with progress(f"scoring on {selection.name}", len(draw(0)), "batch") as bar:
+        scores = score_heads(fitted, draw(0), progress=bar).values
+    batches = list(few.batches(size, buckets=buckets))
+    with progress(f"ablating {len(all_heads(model.config))} heads", len(batches), "batch") as bar:
+        ablation = ablate(fitted, batches, metrics=task.measure.of_model(), progress=bar)
     return HeadStudy(
         model=model,
         task=drawn,
@@ -211,42 +225,32 @@ def study_heads(
         config=config,
         baseline=evaluation.metrics,
         scores=scores,
-        curves=_curves(fitted, evaluation, drawn, selection, config, progress),
-        effects=_effects(fitted, few, config, progress),
-        roles=head_roles(fitted, _batches(few, config)),
-        views=views(few.fit(model), first),
+        curves=_curves(fitted, drawn, evaluation, draw, config, progress),
+        effects=head_effects(ablation, task.measure, resamples=config.resamples),
+        roles=head_roles(fitted, batches),
+        views=views(few.fit(model), next(few.batches(size, limit=size))),
         seconds=time.perf_counter() - started,
     )
 
 
 def _curves(
-    model: Model, whole: Evaluation, task: Task, selection: Task, config: StudyConfig, progress: Progress
+    model: Model, task: Task, whole: Evaluation, draw: Draw, config: StudyConfig, progress: Progress
 ) -> dict[str, list[CurvePoint]]:
     _, test = paired_test(whole.outcomes, task.measure, config.resamples)
 
-    def judge(model: Model) -> Judged:
-        evaluation = measure_task(model, task, batch_size=config.batch_size, buckets=config.buckets)
-        compared = test(evaluation.outcomes) if evaluation.examples > 1 else None
-        return Judged(evaluation.metrics[task.primary_metric], compared)
+    def judge(model: Model) -> tuple[float, Comparison | None]:
+        judged = measure_task(model, task, batch_size=config.batch_size, buckets=config.buckets)
+        return judged.metrics[task.primary_metric], test(judged.outcomes) if judged.examples > 1 else None
 
     curves: dict[str, list[CurvePoint]] = {order: [] for order in config.orders}
-    total, done = len(config.orders) * config.seeds * len(config.percentages), 0
+    total = len(config.orders) * config.seeds * len(config.percentages)
     with progress("pruning curves", total, "point") as bar:
-        for order, points in curves.items():
-            for seed in range(config.seeds):
-                batches = _sample(selection, config, seed)
-                for point in curve(model, CurveConfig.parse(order), batches, config.percentages, judge, seed=seed):
-                    points.append(point)
-                    done += 1
-                    bar(done, {task.primary_metric: point.value})
+        for order, seed in itertools.product(curves, range(config.seeds)):
+            settings = CurveConfig.parse(order)
+            for point in curve(model, settings, draw(seed), config.percentages, judge, seed=seed):
+                curves[order].append(point)
+                bar(sum(map(len, curves.values())), {task.primary_metric: point.value})
     return curves
-
-
-def _effects(fitted: Model, task: Task, config: StudyConfig, progress: Progress) -> HeadEffects:
-    batches = _batches(task, config)
-    with progress(f"ablating {len(all_heads(fitted.config))} heads", len(batches), "batch") as bar:
-        ablation = ablate(fitted, batches, metrics=task.measure.of_model(), progress=bar)
-    return head_effects(ablation, task.measure, resamples=config.resamples)
 
 
 def _drawn(task: Task, count: int, limit: int = 0) -> Task:
@@ -259,14 +263,136 @@ def _drawn(task: Task, count: int, limit: int = 0) -> Task:
     return dataclasses.replace(task, data=data, part=task.split)
 
 
-def _scored(selection: Task, config: StudyConfig) -> int:
-    """Return the number of examples that heads are ordered by."""
-    return min(config.scored or selection.count(), selection.count())
+# Views.
+
+MOST_EXAMPLES = 3
+"""Number of examples that are shown where their attention is not more than `MOST_BYTES`."""
+
+MOST_TOKENS = 24
+"""Number of tokens of an example that are shown, the first ones."""
+
+MOST_BYTES = 1_500_000
+"""Number of attention weights of all examples, a byte each."""
+
+UNITS = {
+    "kl": "KL divergence from the original model, nats",
+    "cosine": "1 - cosine to the original model's embedding",
+    "squared_difference": "squared difference from the original model",
+}
+"""Unit of the change of a prediction, by kind of agreement."""
+
+SPACES = str.maketrans({"Ġ": "␣", "▁": "␣"})
+"""Signs of a space in tokens of byte-level BPE and of SentencePiece, and the sign that is shown."""
+
+View = dict[str, Any]
+"""An example as JSON data.
+
+`stacks` holds, by head stack, `queries` and `keys` (tokens, or numbers of patches), `heads` (names, layer by layer) and
+`weights`, bytes `[heads, queries, keys]` in base 64 where 255 is a weight of 1. `whole` is the prediction with all
+heads; `without` has, by the name of a head (`encoder/0/3`) or of a layer (`encoder/0`), the `prediction` without it and
+its `change` in `UNITS`.
+"""
 
 
-def _sample(selection: Task, config: StudyConfig, seed: int = 0) -> list[Batch]:
-    return list(selection.sample(_scored(selection, config), config.batch_size, seed=seed, buckets=config.buckets))
+def views(model: Model, batch: Batch) -> list[View]:
+    """Return the first examples of a batch with the attention of all heads, and their predictions without some.
+
+    Padding is left out of the attention, and so are tokens after the first `MOST_TOKENS`; predictions read all tokens.
+    """
+    heads = all_heads(model.config)
+    fitting = MOST_BYTES // max(len(heads) * MOST_TOKENS**2, 1)
+    count = max(min(MOST_EXAMPLES, fitting, len(next(iter(batch.values())))), 1)
+    examples = {name: np.asarray(array)[:count] for name, array in batch.items()}
+    attention = model(examples, attention=True, compute=Compute(attention="einsum")).attention or {}
+    shown = [_stacks(model, examples, attention, number) for number in range(count)]
+    changes = _predictions(model, examples)
+    return [{"stacks": stacks, **changes[number]} for number, stacks in enumerate(shown)]
 
 
-def _batches(task: Task, config: StudyConfig) -> list[Batch]:
-    return list(task.batches(config.batch_size, buckets=config.buckets))
+def _stacks(model: Model, examples: Batch, attention: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return the attention of all heads on one example, by head stack."""
+    tokens = _tokens(model, {name: array[number] for name, array in examples.items()})
+    stacks: dict[str, Any] = {}
+    sides = dict.fromkeys(model.config.attentions(), ("input", "input"))  # of queries and keys
+    if "cross" in sides:
+        sides |= {"decoder": ("target", "target"), "cross": ("target", "input")}
+    for stack in sides:
+        heads = [head for head in all_heads(model.config) if head.stack == stack]
+        if not heads:
+            continue
+        rows = np.stack([attention[stack][head.layer][number, position(model.config, head)] for head in heads])
+        queries, keys = (
+            (tokens.get(side) or tuple(map(str, range(size))))[:MOST_TOKENS]
+            for side, size in zip(sides[stack], rows.shape[1:], strict=True)
+        )
+        weights = np.rint(255 * rows[:, : len(queries), : len(keys)]).astype(np.uint8)  # [heads, queries, keys]
+        stacks[stack] = {
+            "queries": queries,
+            "keys": keys,
+            "heads": [str(head) for head in heads],
+            "weights": base64.b64encode(weights.tobytes()).decode(),
+        }
+    return stacks
+
+
+def _tokens(model: Model, example: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return an example's tokens without padding, by side; nothing where it has none."""
+    if "input_ids" not in example:
+        return {}
+    ids = example["input_ids"]
+    sides = {"input": ids[example.get("attention_mask", np.ones_like(ids)) > 0]}
+    if "cross" in model.config.attentions():
+        labels = example["labels"]
+        start = getattr(model.config, "start_token", 0)
+        sides["target"] = np.concatenate([[start], labels[labels != IGNORED][:-1]])
+    return {side: tuple(_written(model, int(token)) for token in tokens) for side, tokens in sides.items()}
+
+
+def _written(model: Model, token: int) -> str:
+    if model.tokenizer is None:
+        return str(token)
+    text = model.tokenizer.backend.id_to_token(token)
+    return str(token) if text is None else str(text).translate(SPACES)
+
+
+def _predictions(model: Model, examples: Batch) -> list[dict[str, Any]]:
+    """Return for each example the prediction with all heads, and those without each head and without each layer."""
+    config = model.config
+    removals: dict[str, list[HeadId]] = {}
+    for head in all_heads(config):
+        removals[str(head)] = [head]
+        removals.setdefault(f"{head.stack}/{head.layer}", []).append(head)
+    arrays = device_batch(config, examples)
+
+    def predicted(heads: Sequence[HeadId]) -> list[Predictions]:
+        values, weight = predict(gated(model, dict.fromkeys(heads, 0.0)), arrays)
+        return [Predictions(values[row : row + 1], weight[row : row + 1]) for row in range(len(values))]
+
+    whole = predicted(())
+    shown: list[dict[str, Any]] = [{"whole": _text(model, prediction), "without": {}} for prediction in whole]
+    kind = agreement_kind(config)
+    for name, heads in removals.items():
+        for example, before, after in zip(shown, whole, predicted(heads), strict=True):
+            change = max(mean_agreement(kind, [compare(kind, before, after)]).distance, 0.0)
+            example["without"][name] = {"prediction": _text(model, after), "change": change}
+    return shown
+
+
+def _text(model: Model, predictions: Predictions) -> str:
+    """Return a prediction in words: a class, a number or a token; nothing of embeddings, spans and tags."""
+    values, config = np.asarray(predictions.values[0], np.float64), model.config
+    output, names = getattr(config, "task", None), classes_of(model)
+    if isinstance(output, Regression):
+        return ", ".join(f"{value:.3g}" for value in values.ravel())
+    if names and values.ndim == 1:
+        return _most_likely(values, names)
+    if names or values.ndim == 1 or isinstance(output, Span | SentenceSimilarity):
+        return ""
+    last = values[np.flatnonzero(np.asarray(predictions.weight[0]))[-1]]  # [vocabulary]
+    best = int(last.argmax())
+    return f"{_most_likely(last, {best: _written(model, best)})} at the last token"
+
+
+def _most_likely(logits: np.ndarray, names: Any) -> str:
+    best = int(logits.argmax())
+    return f"{names[best]} ({1.0 / np.exp(logits - logits[best]).sum():.1%})"

@@ -8,23 +8,14 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from headjax.core import numbers
 from headjax.core.errors import DataError
-from headjax.report.style import (
-    DIVERGING,
-    MUTED,
-    PAPER,
-    SEQUENTIAL,
-    WIDTH,
-    Plot,
-    new_figure,
-    style,
-    wrap,
-)
+from headjax.report.drawing import DIVERGING, MUTED, PAPER, SEQUENTIAL, WIDTH, Plot, new_figure, style, wrap
 
 _MOST_ANNOTATED = 100
 _MOST_TOKENS = 24
@@ -169,8 +160,6 @@ def _headline(figure: Figure, title: str) -> None:
 def _colorbar(
     figure: Figure, panels: Sequence[Axes], colors: Colormap, limits: Normalize, label: str, **place: Any
 ) -> None:
-    from matplotlib.cm import ScalarMappable
-
     bar = figure.colorbar(ScalarMappable(limits, colors), ax=list(panels), aspect=25, **place)
     bar.outline.set_visible(False)
     bar.set_label(label)

@@ -18,7 +18,7 @@ from headjax.report.tables import Table
 from headjax.storage.files import write_file
 
 if TYPE_CHECKING:
-    from headjax.report.style import Plot
+    from headjax.report.drawing import Plot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +48,8 @@ def render_page(
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("headjax", "report")
-    environment = Environment(
-        loader=loader,
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    settings: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=loader, **settings)
     environment.filters |= {
         "paragraphs": _paragraphs,
         # Within a script element, which no text in it can end.
@@ -62,13 +57,13 @@ def render_page(
     }
     scripts = ["page.js", "viewer.js"] if any(section.viewer is not None for section in sections) else ["page.js"]
     script = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in scripts)
+
+    def encoded(data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
     address = "data:image/svg+xml;base64,"
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     embedded = [
-        (
-            section,
-            [(address + base64.b64encode(figure.plot.svg().encode()).decode(), figure) for figure in section.figures],
-        )
+        (section, [(address + encoded(figure.plot.svg().encode()), figure) for figure in section.figures])
         for section in sections
     ]
     return environment.get_template("page.html").render(
@@ -78,7 +73,7 @@ def render_page(
         footer=footer,
         sections=embedded,
         script=Markup(script),
-        script_hash=f"sha256-{digest}",
+        script_hash=f"sha256-{encoded(hashlib.sha256(script.encode()).digest())}",
     )
 
 

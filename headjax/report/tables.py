@@ -53,36 +53,18 @@ class Table:
 
     def cells(self) -> list[list[Cell]]:
         """The rows as printed."""
-        best = [self._best(index) for index in range(len(self.columns))]
-        return [
-            [
-                Cell(
-                    column.format(value),
-                    column.numeric,
-                    best[index] is not None and value == best[index],
-                    _sortable(value, column.numeric),
-                )
-                for index, (column, value) in enumerate(zip(self.columns, row, strict=True))
-            ]
-            for row in self.rows
-        ]
-
-    def _best(self, index: int) -> float | None:
-        """The best value of a column, None where there is no choice."""
-        better = self.columns[index].better
-        if better is None:
-            return None
-        values = {row[index] for row in self.rows if row[index] is not None and math.isfinite(row[index])}
-        if len(values) < 2:
-            return None
-        return float(min(values) if better == "lower" else max(values))
-
-
-def _sortable(value: Any, numeric: bool) -> str:
-    """Return a value as a page's table sorts it: numbers in full, nothing for missing ones."""
-    if not numeric:
-        return str(value)
-    return "" if value is None or math.isnan(value) else repr(float(value))
+        cells: list[list[Cell]] = [[] for _ in self.rows]
+        for index, column in enumerate(self.columns):
+            best: float | None = None  # where there is a choice
+            values = [row[index] for row in self.rows]
+            if column.better is not None:
+                finite = {value for value in values if value is not None and math.isfinite(value)}
+                best = (min if column.better == "lower" else max)(finite) if len(finite) > 1 else None
+            for row, value in zip(cells, values, strict=True):
+                missing = column.numeric and (value is None or math.isnan(value))
+                sorted_by = "" if missing else repr(float(value)) if column.numeric else str(value)
+                row.append(Cell(column.format(value), column.numeric, best is not None and value == best, sorted_by))
+        return cells
 
 
 def print_table(table: Table, console: Console) -> None:

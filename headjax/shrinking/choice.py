@@ -271,6 +271,27 @@ NOTES = (
 )
 
 
+class ShrinkSummary(NamedTuple):
+    """A smaller model as data: what each sub-layer keeps, and what that does.
+
+    Attributes:
+        layers: `place`, `form`, `heads`, `to`, `units`, `kind`, `level`, `damage`, its costs, `smaller` and `larger`:
+            the next forms; of a removed layer `no layer`, in the old numbers.
+        budget: `limit`, `whole` and `left` by quantity.
+        predicted: `damage`, the degradation, its lower `bound`, `gap`, `measure`.
+        measured: `damage` on `examples` evaluation examples.
+        frontier: `quantity`, `share`, `damage`, `costs`, `removed_layers`.
+        metric: the primary metric.
+    """
+
+    metric: str
+    layers: Sequence[Mapping[str, Any]] = ()
+    budget: Mapping[str, Mapping[str, Any]] = {}
+    predicted: Mapping[str, Any] = {}
+    measured: Mapping[str, Any] = {}
+    frontier: Sequence[Point] = ()
+
+
 class ChoiceSummary(NamedTuple):
     """A choice among options, and the quantity whose costs explain it."""
 

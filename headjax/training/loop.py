@@ -32,7 +32,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class TrainResult(NamedTuple):
-    """The end of a training run."""
+    """The end of a training run.
+
+    Attributes:
+        steps: that have been trained.
+        metrics: on the validation examples.
+        diverged: why the run stopped early.
+        kept_step: step whose weights the model has.
+    """
 
     model: Model
     path: Path | None

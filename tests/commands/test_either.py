@@ -45,7 +45,7 @@ def test_what_is_pruned_and_converted_stays_a_directory_of_theirs(bert, tmp_path
 
 
 def test_what_is_made_ends_in_its_sizes_its_times_and_the_line_that_loads_it(bert, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("headjax.commands.outputs.BATCHES", (1, 2))
+    monkeypatch.setattr("headjax.commands.models.BATCHES", (1, 2))
     found, told = call(capsys, "prune", bert, tmp_path / "ragged", "--remove", "encoder/0/1")
     assert found["bytes"] == (tmp_path / "ragged" / "model.safetensors").stat().st_size
     assert found["bytes_before"] == (bert / "model.safetensors").stat().st_size
@@ -56,7 +56,7 @@ def test_what_is_made_ends_in_its_sizes_its_times_and_the_line_that_loads_it(ber
     assert "cache_bytes_per_token" not in found
     classes = "AutoModelForSequenceClassification", "trust_remote_code=True"
     assert found["load"] == f"transformers.{classes[0]}.from_pretrained('{tmp_path / 'ragged'}', {classes[1]})"
-    monkeypatch.setattr("headjax.commands.outputs.PATIENCE", 0.0)
+    monkeypatch.setattr("headjax.commands.models.PATIENCE", 0.0)
     found, told = call(capsys, "prune", bert, tmp_path / "ours", "--remove", "encoder/0/1", "--to", "headjax")
     assert found["milliseconds"] == {"1": None, "2": None}
     assert "not timed" in told

@@ -8,7 +8,7 @@ import pytest
 
 import headjax
 from headjax.head_report.page import answer, curve_table, tolerance, write_report
-from headjax.head_report.study import CurveConfig, CurvePoint, Judged, curve, removable, study_heads
+from headjax.head_report.study import CurveConfig, CurvePoint, curve, removable, study_heads
 from headjax.heads.seam import UNIT
 from tests import tiny
 from tests.models.test_encoder import config as encoder
@@ -40,7 +40,7 @@ class Judge:
 
     def __call__(self, model):
         self.asked.append(model)
-        return Judged(float(self.gates(model).sum()))
+        return float(self.gates(model).sum()), None
 
     @staticmethod
     def gates(model):
@@ -83,7 +83,7 @@ def test_every_order_has_a_curve_and_every_head_an_effect(study):
     assert list(study.curves) == ["importance", "random"]
     assert [[point.removed for point in points] for points in study.curves.values()] == [[2, 4], [2, 4]]
     assert study.curves["importance"][1].value == study.curves["random"][1].value
-    assert set(study.effects.effects()) == set(study.roles) == set(headjax.all_heads(study.model.config))
+    assert set(study.effects.effect) == set(study.roles) == set(headjax.all_heads(study.model.config))
 
 
 def test_single_heads_are_ablated_on_a_draw_of_the_examples_and_bars_count_their_batches(study, task):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.head_report import views as viewing
-from headjax.head_report.views import MOST_TOKENS, views
+from headjax.head_report import study as viewing
+from headjax.head_report.study import MOST_TOKENS, views
 from headjax.heads.agreement import agreement
 from tests import tiny
 from tests.hub.directories import T5, model_of

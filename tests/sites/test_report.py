@@ -56,7 +56,7 @@ def test_curves_are_the_loss_without_the_heads_of_the_order(tmp_path, monkeypatc
         drawn.update(curves)
         return headjax.plots.pruning_curves(curves, **options)
 
-    monkeypatch.setattr("headjax.head_report.modules.pruning_curves", drawing)
+    monkeypatch.setattr("headjax.head_report.page.pruning_curves", drawing)
     orders = ("importance", "ablation", "random")
     headjax.report_heads(model, BATCHES[:1], tmp_path / "a.html", loss=loss, orders=orders, percentages=(50,), seeds=2)
     assert [len(drawn[name]) for name in orders] == [2, 2, 3]
