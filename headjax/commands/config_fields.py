@@ -8,16 +8,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from headjax.commands.outputs import CommandResult, key
-from headjax.core.described import (
+from headjax.core.serialize import (
     MISSING,
     ConfigField,
+    class_of_kind,
     config_fields,
     groups_in,
     in_words,
+    kinds_of,
     parse_docstring,
+    to_data,
     value_in_words,
 )
-from headjax.core.serialize import class_of_kind, kinds_of, to_data
 from headjax.report.tables import Table
 
 WIDTH = 100

@@ -18,9 +18,9 @@ from headjax.commands.graphs import check_quantize, graphs_of, written_graph
 from headjax.commands.inputs import printed_metrics
 from headjax.commands.options import LENGTHS, WritingOptions
 from headjax.core import numbers
-from headjax.core.described import parse_docstring
 from headjax.core.errors import HeadjaxError
 from headjax.core.progress import Progress
+from headjax.core.serialize import parse_docstring
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
