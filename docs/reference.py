@@ -24,9 +24,17 @@ from headjax.cli import COMMANDS, main
 from headjax.commands.models import ChangedResult
 from headjax.commands.outputs import ExamplesResult, keys_of
 from headjax.commands.train import Run
-from headjax.core.described import MISSING, config_fields, groups_in, in_words, parse_docstring, value_in_words
 from headjax.core.fields import Checked
-from headjax.core.serialize import class_of_kind, kinds_of
+from headjax.core.serialize import (
+    MISSING,
+    class_of_kind,
+    config_fields,
+    groups_in,
+    in_words,
+    kinds_of,
+    parse_docstring,
+    value_in_words,
+)
 from headjax.data.forms.questions import QuestionForm, QuestionWindows
 from headjax.data.registry import TASKS
 from headjax.data.spec import TaskSpec

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headjax.core.described import parse_docstring
+from headjax.core.serialize import parse_docstring
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:

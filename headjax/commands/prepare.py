@@ -83,7 +83,7 @@ class Result(CommandResult):
 
 def run(options: Options, progress: Progress) -> Result:
     """Writes a task as tokenised shards; started again it continues."""
-    from headjax.core.share import Share
+    from headjax.core.programs import Share
     from headjax.data.store import prepare
 
     out = path_of(options.out)

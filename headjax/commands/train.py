@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args, 
 from headjax.commands.options import ConfigOptions, option
 from headjax.commands.outputs import CommandResult, key, record, summary
 from headjax.core import numbers
-from headjax.core.described import (
-    MISSING,
-    ConfigField,
-    config_fields,
-    groups_in,
-    in_words,
-    parse_docstring,
-    value_in_words,
-)
 from headjax.core.errors import DIVERGED, INTERRUPTED
 from headjax.core.fields import Positive
 from headjax.core.progress import Progress
-from headjax.core.serialize import class_of_kind, kinds_of, to_data
+from headjax.core.serialize import (
+    MISSING,
+    ConfigField,
+    class_of_kind,
+    config_fields,
+    groups_in,
+    in_words,
+    kinds_of,
+    parse_docstring,
+    to_data,
+    value_in_words,
+)
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ import numpy as np
 from headjax.conversion.target import LayerError, find_layers, in_float32
 from headjax.core.errors import require
 from headjax.core.fields import Checked, Size
-from headjax.core.modules import arrays, bind, fresh
+from headjax.core.kind import fresh
+from headjax.core.modules import arrays, bind
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten, nested
 from headjax.heads.surgery import resized

@@ -25,11 +25,11 @@ from headjax.conversion.target import (
     in_float32,
     relative_distance,
 )
-from headjax.core.described import groups_in
 from headjax.core.errors import ConfigError
 from headjax.core.fields import Option, check_value, options_of, read_literal, unknown_name
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Progress, silent
+from headjax.core.serialize import groups_in
 from headjax.heads.agreement import agreements
 from headjax.heads.head_id import HeadLayer
 from headjax.heads.reconstruct import reconstruct as refit_maps

@@ -19,11 +19,9 @@ _IMAGENET = 1000
 
 
 def is_missing(label: object, *, numbers: bool = False) -> bool:
-    """Return whether a label stands for an absent one: blank, `-`, `nan` or `null`; as a class also -1 and infinity.
+    """Return whether a label stands for an absent one: blank, `-`, `nan` or `null`.
 
-    Args:
-        label: Label of an example; `datasets` writes -1 for an absent class.
-        numbers: Whether labels are numbers, of which -1 and infinity are ordinary ones.
+    Unless labels are `numbers`, infinity and -1 do so too; `datasets` writes -1 for an absent class.
     """
     text = str(label).strip().casefold()
     if text in _MISSING or numbers:

@@ -78,7 +78,6 @@ class Amount(NamedTuple):
     relative: bool
 
     def of(self, whole: float) -> float:
-        """Return the number; of a share that of a whole."""
         return self.number * whole if self.relative else self.number
 
 
@@ -107,16 +106,17 @@ def options_of(cls: Any) -> Mapping[str, Option]:
     """Return the fields of a dataclass, or the keyword-only parameters of another class, by name."""
     if not dataclasses.is_dataclass(cls):
         hints = typing.get_type_hints(cls.__init__, include_extras=True)
-        parameters = inspect.signature(cls.__init__).parameters.values()
-        defaults = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
-        missing = {name for name, default in defaults.items() if default is inspect.Parameter.empty}
-        defaults |= dict.fromkeys(missing, dataclasses.MISSING)
+        parameters = [
+            each for each in inspect.signature(cls.__init__).parameters.values() if each.kind is each.KEYWORD_ONLY
+        ]
+        defaults = {
+            each.name: dataclasses.MISSING if each.default is each.empty else each.default for each in parameters
+        }
         return {name: Option(hints.get(name, Any), default) for name, default in defaults.items()}
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = [field for field in dataclasses.fields(cls) if field.init]
-    factories = {each.name: each.default_factory for each in fields if each.default_factory is not dataclasses.MISSING}
-    defaults = {name: factory() for name, factory in factories.items()}
-    return {each.name: Option(hints[each.name], defaults.get(each.name, each.default)) for each in fields}
+    made = {each.name: each.default_factory() for each in fields if each.default_factory is not dataclasses.MISSING}
+    return {each.name: Option(hints[each.name], made.get(each.name, each.default)) for each in fields}
 
 
 def check_value(expected: Any, field: str, value: Any) -> None:

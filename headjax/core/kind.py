@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headjax.core.errors import ConfigError, require
@@ -34,14 +34,14 @@ class Kind:
 
     def __init__(self, of: Any, /, **options: Any) -> None:
         require(isinstance(of, type), "of", f"must be a class, such as headjax.MultiHeadAttention, got {of!r}")
-        fields, values = options_of(of), dict[str, Any]()
+        fields = options_of(of)
         for name in options:
             if name not in fields:
                 raise ConfigError(f"{name}: {unknown_name(f'field of {of.__name__}', name, fields)}")
-        for name, option in fields.items():
-            values[name] = options.get(name, option.default)
-            require(values[name] is not dataclasses.MISSING, name, f"missing; {of.__name__} needs it")
-            check_value(option.type, name, values[name])
+        values = {name: options.get(name, option.default) for name, option in fields.items()}
+        for name, value in values.items():
+            require(value is not dataclasses.MISSING, name, f"missing; {of.__name__} needs it")
+            check_value(fields[name].type, name, value)
         vars(self).update(of=of, options=values, _hash=hash((of, tuple(values.items()))))
         if hasattr(of, "check_options"):
             of.check_options(self)
@@ -87,13 +87,17 @@ class Kind:
 
     def module(self, width: int, memory_width: int) -> Any:
         """Return a module with declared weights, for vectors of `width` that attend to vectors of `memory_width`."""
-        return own_copy(_declared(self, width, memory_width))
+        return fresh(self.of, width, memory_width, kind=self)
+
+
+def fresh(make: Callable[..., Any], *sizes: Any, **options: Any) -> Any:
+    """Return `make(*sizes, **options)`, a module with declared weights, much faster once it has been made before."""
+    return own_copy(_declared(make, *sizes, **options))
 
 
 @functools.lru_cache(maxsize=1024)
-def _declared(kind: Kind, *sizes: int) -> Any:
-    """Return the module of a record with declared weights, which is shared: to be read, not changed."""
-    return kind.of(*sizes, kind=kind)
+def _declared(make: Callable[..., Any], *sizes: Any, **options: Any) -> Any:
+    return make(*sizes, **options)
 
 
 def own_copy(module: Any) -> Any:

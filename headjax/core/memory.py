@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,6 @@ def memory_of(mesh: Mesh | None = None) -> int | None:
     ours = [device for device in devices if device.process_index == jax.process_index()]
     stats = ours[0].memory_stats() if ours else None
     return None if not stats or "bytes_limit" not in stats else len(devices) * int(stats["bytes_limit"])
-
-
-def check_arrays(place: str, sizes: Iterable[int], there: int | None) -> None:
-    """Check that a model's arrays can fit into memory."""
-    check_memory(place, sum(sizes), there, "its arrays")
 
 
 STATE = 12

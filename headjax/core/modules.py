@@ -1,19 +1,13 @@
-"""Specs that describe `flax.nnx` modules, and functions that bind nested dicts of arrays to modules and read them.
-
-A spec is a frozen dataclass: it has fields with bounds, JSON and a hash, and no arrays. A spec describes the function
-of its module; `spec.module(...)` declares its weights and does not draw them. `bind` puts arrays into it.
-"""
+"""The weights of `flax.nnx` modules as nested dicts: of declarations, and of arrays that are read or put into them."""
 
 from __future__ import annotations
 
-import abc
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from flax import nnx
 
-from headjax.core.fields import Checked
 from headjax.core.kind import Kind, own_copy
 from headjax.core.tensors import Params, Tensors, stack_weight
 
@@ -41,33 +35,6 @@ class IgnoredStatic:
         return self
 
 
-class Spec(Checked, abc.ABC):
-    """Base of the specs that have a module."""
-
-    @abc.abstractmethod
-    def module(self, *sizes: Any) -> Any:
-        """Return the module, its weights declared and not drawn; the sizes are those of the spec's surroundings."""
-
-    def tensors(self, *sizes: Any) -> Tensors:
-        """Return the declared weights of the module, which are shared: to be read, not changed."""
-        return declared(declared_module(type(self).module, self, *sizes))
-
-    def bind(self, params: Mapping[str, Any], *sizes: Any) -> Any:
-        """Return the module with these arrays in it."""
-        return bind(fresh(type(self).module, self, *sizes), params)
-
-
-@functools.lru_cache(maxsize=256)
-def declared_module(make: Callable[..., Any], *arguments: Any) -> Any:
-    """Return `make(*arguments)`, a module with declared weights, which is shared: to be read, not changed."""
-    return make(*arguments)
-
-
-def fresh(make: Callable[..., Any], *arguments: Any) -> Any:
-    """Return `make(*arguments)`, much faster once it has been made before."""
-    return own_copy(declared_module(make, *arguments))
-
-
 def weights_of(module: nnx.Module) -> dict[str, Any]:
     """Return a module's own weights and the modules in it by name, in the order in which they were declared."""
     return {name: entry for name, entry in vars(module).items() if _kind(type(entry)) is not None}
@@ -82,8 +49,7 @@ def settings(module: nnx.Module) -> Any:
 
 def _which(attribute: Any) -> Any:
     """Return which of these an attribute's class is; Flax's own answer takes a microsecond for each attribute."""
-    kinds = (nnx.Variable, nnx.List, nnx.Module)
-    return next((kind for kind in kinds if issubclass(attribute, kind)), None)
+    return next((kind for kind in (nnx.Variable, nnx.List, nnx.Module) if issubclass(attribute, kind)), None)
 
 
 _kind: Callable[[Any], Any] = functools.cache(_which)
@@ -99,14 +65,11 @@ def declared(module: nnx.Module) -> Tensors:
 def arrays(module: nnx.Module) -> Params:
     """Return a module's arrays as a nested dict; layers in an `nnx.List` are a list."""
     params: Params = {}
-    for name, entry in vars(module).items():
-        kind = _kind(type(entry))
-        if kind is nnx.Variable:
+    for name, entry in weights_of(module).items():
+        if isinstance(entry, nnx.Variable):
             params[name] = entry.get_raw_value()
-        elif kind is nnx.Module:
-            params[name] = arrays(entry)
-        elif kind is nnx.List:
-            params[name] = [arrays(layer) for layer in entry]
+        else:
+            params[name] = [arrays(layer) for layer in entry] if isinstance(entry, nnx.List) else arrays(entry)
     return params
 
 
@@ -115,8 +78,7 @@ def bind(module: Any, params: Mapping[str, Any]) -> Any:
     for name, value in params.items():
         entry = vars(module).get(name)
         if isinstance(value, list):
-            layers = [bind(own_copy(entry), layer) for layer in value]
-            setattr(module, name, nnx.List(layers))
+            setattr(module, name, nnx.List([bind(own_copy(entry), layer) for layer in value]))
         elif isinstance(entry, nnx.Module):
             bind(entry, value)
         elif isinstance(entry, nnx.Variable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -11,11 +12,24 @@ from typing import Any
 MISSING = "–"  # noqa: RUF001
 """Stands where a value is absent or not a number."""
 
-_LARGE = ("", "K", "M", "B", "T")
 _METRIC = ("", "K", "M", "G", "T", "P", "E")
 
 Format = Callable[[Any], str]
 """From a table's value to its text."""
+
+
+def _of_numbers(form: Callable[[float], str]) -> Callable[[float | None], str]:
+    """Return a format that also shows absent and infinite values."""
+
+    @functools.wraps(form)
+    def formatted(value: float | None) -> str:
+        if value is None or math.isnan(value):
+            return MISSING
+        if math.isinf(value):
+            return "∞" if value > 0 else "-∞"
+        return form(value)
+
+    return formatted
 
 
 def text(value: object) -> str:
@@ -23,26 +37,27 @@ def text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def count(value: float | None) -> str:
+@_of_numbers
+def count(value: float) -> str:
     """A number of things: `999`, `12.3 K`, `1.23 M`, `7.24 B` (thousand millions)."""
-    return _scaled(value, _LARGE, "")
+    return _scaled(value, ("", "K", "M", "B", "T"), "")
 
 
-def flops(value: float | None) -> str:
+@_of_numbers
+def flops(value: float) -> str:
     """Floating-point operations: `45.6 GFLOP`, in powers of 1000."""
     return _scaled(value, _METRIC, "FLOP")
 
 
-def size(value: float | None) -> str:
+@_of_numbers
+def size(value: float) -> str:
     """Bytes: `512 B`, `12.3 KB`, `1.23 GB`, in powers of 1000."""
     return _scaled(value, _METRIC, "B")
 
 
-def duration(seconds: float | None) -> str:
+@_of_numbers
+def duration(seconds: float) -> str:
     """A time given in seconds: `123 µs`, `12.3 ms`, `1.23 s`, `4 min 05 s`, `1 h 02 min`."""
-    special = _special(seconds)
-    if special is not None or seconds is None:
-        return special or MISSING
     if seconds < 0:
         return "-" + duration(-seconds)
     for unit, scale in (("µs", 1e6), ("ms", 1e3), ("s", 1.0)):
@@ -56,17 +71,16 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def percent(fraction: float | None) -> str:
+@_of_numbers
+def percent(fraction: float) -> str:
     """A fraction as a percentage with one decimal: 0.421 is `42.1%`."""
-    return _special(fraction) or f"{100 * _float(fraction):.1f}%"
+    return f"{100 * float(fraction):.1f}%"
 
 
-def significant(value: float | None) -> str:
+@_of_numbers
+def significant(value: float) -> str:
     """Three significant digits: `0.00123`, `12.3`, `1.23e+07`."""
-    special = _special(value)
-    if special is not None:
-        return special
-    rounded = _round(_float(value))
+    rounded = _round(value)
     return f"{rounded:.2e}" if rounded and not 1e-4 <= abs(rounded) < 1e6 else _digits(rounded)
 
 
@@ -77,11 +91,7 @@ def number(value: float | None) -> str:
 
 def fixed(digits: int) -> Format:
     """A format with this many decimals: `fixed(2)(9.876)` is `9.88`."""
-
-    def formatted(value: float | None) -> str:
-        return _special(value) or f"{_float(value):.{digits}f}"
-
-    return formatted
+    return _of_numbers(lambda value: f"{float(value):.{digits}f}")
 
 
 def tick(form: Format) -> Format:
@@ -104,30 +114,13 @@ def power_of_ten(values: Sequence[float]) -> int:
     return 3 * math.floor(math.log10(_round(largest)) / 3)
 
 
-def _scaled(value: float | None, prefixes: tuple[str, ...], unit: str) -> str:
-    special = _special(value)
-    if special is not None:
-        return special
-    exact = _float(value)
-    if abs(exact) < 1000 and exact == int(exact):
-        return f"{int(exact)} {unit}".rstrip()
-    rounded, power = _round(exact), 0
+def _scaled(value: float, prefixes: tuple[str, ...], unit: str) -> str:
+    if abs(value) < 1000 and value == int(value):
+        return f"{int(value)} {unit}".rstrip()
+    rounded, power = _round(value), 0
     while abs(rounded) >= 1000 and power < len(prefixes) - 1:
         rounded, power = rounded / 1000, power + 1
     return f"{_digits(rounded)} {prefixes[power]}{unit}".rstrip()
-
-
-def _special(value: float | None) -> str | None:
-    """Return the text of a missing or infinite value, None for an ordinary number."""
-    if value is None or math.isnan(value):
-        return MISSING
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    return None
-
-
-def _float(value: float | None) -> float:
-    return float(value)  # type: ignore[arg-type]
 
 
 def _round(value: float) -> float:
@@ -136,7 +129,6 @@ def _round(value: float) -> float:
 
 
 def _digits(rounded: float) -> str:
-    """A number of three significant digits without an exponent."""
     if rounded == 0:
         return "0"
     return f"{rounded:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"

@@ -1,12 +1,13 @@
-"""Compiled programs: the command line's cache on disk, and their eviction where they take too much memory.
+"""Programs: the cache of compiled ones on disk, their eviction from memory, and a process's part among several.
 
-JAX keeps them by a hash of the program, the versions, the flags and the machine; it reads and writes them under a lock,
-so several commands may share the folder, and removes those that were used least recently.
+JAX keeps compiled programs by a hash of the program, the versions, the flags and the machine; it reads and writes them
+under a lock, so several commands may share the folder, and removes those that were used least recently.
 """
 
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import gc
 import importlib
 import os
@@ -26,11 +27,16 @@ if TYPE_CHECKING:
 PLACE = "JAX_COMPILATION_CACHE_DIR"
 """JAX's own variable: another folder, or empty for none."""
 
-SETTINGS = {
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
-    "JAX_COMPILATION_CACHE_MAX_SIZE": str(2 * 2**30),
-}
+SETTINGS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1", "JAX_COMPILATION_CACHE_MAX_SIZE": str(2 * 2**30)}
 """JAX's variables: the seconds of compilation from which on a program is kept, and the bytes of all that are."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """One of `count` equal parts, by its index: of the rows that hosts prepare, of the rows of every global batch."""
+
+    index: int = 0
+    count: int = 1
 
 
 def keep_programs() -> None:

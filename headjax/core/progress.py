@@ -74,7 +74,6 @@ class Lines:
     """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Write lines with `write`, timed by a clock of seconds."""
         self._write, self._clock = write, clock
         self._due = clock() + FIRST
         self._stages: list[Callable[[], str]] = []
@@ -82,7 +81,6 @@ class Lines:
 
     @contextlib.contextmanager
     def __call__(self, title: str, total: int, unit: str) -> Iterator[Update]:
-        """Show one stage, see `Progress`."""
         begun, state = self._clock(), title
         pace: list[tuple[int, float]] = []  # after the first units, which may hold compilations, and now
 
@@ -160,11 +158,9 @@ class Terminal(Console):
     """A console that escapes control characters of texts; its own, for colours and bars, it writes."""
 
     def __init__(self, stream: IO[str], **settings: Any) -> None:
-        """Print on a stream."""
         super().__init__(file=stream, width=None if stream.isatty() else WIDTH, **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render, with the control characters of texts escaped."""
         if isinstance(renderable, Text) and not renderable.plain.isprintable():
             renderable = renderable.copy()
             renderable.plain = printable(renderable.plain)

@@ -1,4 +1,4 @@
-"""Frozen dataclasses to JSON and back; unknown, missing and wrongly typed fields are errors that name their path.
+"""Frozen dataclasses to JSON and back, and in words; errors in fields name their path.
 
 Where a field can hold several registered classes, the key `kind` tells them apart. A tuple of groups is written run by
 run (`{"repeat": 12, "item": {...}}`), so that a stack of equal layers reads as one.
@@ -7,13 +7,14 @@ run (`{"repeat": 12, "item": {...}}`), so that a stack of equal layers reads as 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import inspect
 import itertools
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from headjax.core.errors import ConfigError, in_line, require, within
 from headjax.core.fields import INTEGER_MAX, LISTED_MAX, options_of, shown, unknown_name
@@ -45,8 +46,7 @@ def kind_of(value: object) -> str:
 
 def kinds_of(base: type) -> list[str]:
     """Names of the registered kinds that are subclasses of `base`, or that a `Kind` can have, sorted."""
-    classes = {name: cls if dataclasses.is_dataclass(cls) else Kind for name, cls in _KINDS.items()}
-    return sorted(name for name, cls in classes.items() if issubclass(cls, base))
+    return sorted(n for n, cls in _KINDS.items() if issubclass(cls if dataclasses.is_dataclass(cls) else Kind, base))
 
 
 def class_of_kind(name: str) -> Any:
@@ -66,8 +66,8 @@ def class_of(value: object) -> Any:
 
 def make(cls: Any, values: Mapping[str, Any]) -> Any:
     """An instance of a dataclass, or a `Kind` of another class, with these fields."""
-    build: Any = cls if dataclasses.is_dataclass(cls) else functools.partial(Kind, cls)
-    return build(**values)
+    build: Any = cls
+    return build(**values) if dataclasses.is_dataclass(cls) else Kind(cls, **values)
 
 
 def is_group(value: object) -> bool:
@@ -122,7 +122,7 @@ def _build(expected: Any, data: Any, path: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         return None if data is None else _build(arguments[0], data, path)  # a type or None
     if origin is tuple and isinstance(data, list | tuple):
-        return _build_tuple(arguments, data, path)
+        return tuple(_build_items(arguments, data, path))
     if origin is tuple and arguments[-1] is Ellipsis:
         return _build(arguments[0], data, path)  # one for all: the class spreads it
     if isinstance(expected, type) and (dataclasses.is_dataclass(expected) or kinds_of(expected)):
@@ -130,12 +130,12 @@ def _build(expected: Any, data: Any, path: str) -> Any:
     return float(data) if expected is float and type(data) is int and abs(data) <= INTEGER_MAX else data
 
 
-def _build_tuple(types_of: Sequence[Any], data: Sequence[Any], path: str) -> tuple[Any, ...]:
-    """Return the items; of a tuple of any length each may stand for several equal ones."""
+def _build_items(types_of: Sequence[Any], data: Sequence[Any], path: str) -> list[Any]:
+    """Return the items of a tuple; of one of any length each may stand for several equal ones."""
     if types_of[-1] is not Ellipsis:
         require(len(types_of) == len(data), path, f"expected {len(types_of)} items, got {len(data)}")
         pairs = zip(types_of, data, strict=True)
-        return tuple(_build(item, entry, f"{path}[{number}]") for number, (item, entry) in enumerate(pairs))
+        return [_build(item, entry, f"{path}[{number}]") for number, (item, entry) in enumerate(pairs)]
     items: list[Any] = []
     for entry in data:
         where = f"{path}[{len(items)}]"
@@ -143,7 +143,7 @@ def _build_tuple(types_of: Sequence[Any], data: Sequence[Any], path: str) -> tup
         usable = type(run["repeat"]) is int and 1 <= run["repeat"] <= LISTED_MAX
         require(usable, f"{where}.repeat", f"expected an int from 1 to {LISTED_MAX:,}, got {shown(run['repeat'])}")
         items += [_build(types_of[0], run["item"], where)] * run["repeat"]
-    return tuple(items)
+    return items
 
 
 def _build_group(cls: type, data: Any, path: str) -> Any:
@@ -172,3 +172,86 @@ def _build_group(cls: type, data: Any, path: str) -> Any:
     values = {name: _build(fields[name].type, entry, f"{path}.{name}") for name, entry in data.items()}
     with within(path):
         return make(cls, values)
+
+
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises):\n", re.MULTILINE)
+
+
+class Docstring(NamedTuple):
+    """The text of a docstring before its sections, and what they say of arguments and attributes, by name."""
+
+    text: str
+    meanings: Mapping[str, str]
+
+
+def parse_docstring(docstring: str | None) -> Docstring:
+    """Return the parts of a docstring in Google's style."""
+    text, *parts = _SECTION.split(inspect.cleandoc(docstring or "") + "\n")
+    meanings: dict[str, str] = {}
+    for title, body in zip(parts[::2], parts[1::2], strict=True):
+        for entry in re.split(r"\n(?=\S)", inspect.cleandoc("\n" + body)) if title in ("Args", "Attributes") else ():
+            names, _, meaning = entry.partition(": ")
+            meanings |= {name.strip("` "): inspect.cleandoc(meaning) for name in names.split(", ")}
+    return Docstring(text.strip(), meanings)
+
+
+class ConfigField(NamedTuple):
+    """A field of a config: its type with bounds, its default (`MISSING` where it is required), and its meaning."""
+
+    name: str
+    hint: Any
+    default: Any
+    meaning: str
+
+
+MISSING = dataclasses.MISSING
+
+
+def config_fields(cls: Any) -> list[ConfigField]:
+    """Return the fields of a config class, or the options of a class of modules, that a config can set."""
+    meanings: dict[str, str] = {}
+    for each in reversed(cls.__mro__):
+        meanings |= parse_docstring(each.__dict__.get("__doc__")).meanings
+    options = {} if inspect.isabstract(cls) and not dataclasses.is_dataclass(cls) else options_of(cls)
+    return [ConfigField(name, *option, meanings.get(name, "")) for name, option in options.items()]
+
+
+def groups_in(hint: Any) -> list[type]:
+    """Return the config classes that a declared type names."""
+    if isinstance(hint, type) and (dataclasses.is_dataclass(hint) or kinds_of(hint)):
+        return [hint]
+    return [group for part in typing.get_args(hint) for group in groups_in(part)]
+
+
+PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", type(None): "none", Any: "anything"}
+"""Words for plain types."""
+
+
+def in_words(hint: Any, group: Callable[[type], str], quote: str = "") -> str:
+    """Return a declared type with its bounds in words; `group` names a class of configs."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        bounds = [re.sub(r"^must (not )?(be )?", r"\1", bound.text) for bound in hint.__metadata__]
+        words = ", ".join((in_words(arguments[0], group, quote), *bounds))
+        return words.replace("integer, an integer of", "integer of")
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(in_words(each, group, quote) for each in arguments)
+    if origin is Literal:
+        return ", ".join(f"{quote}{each}{quote}" for each in arguments)
+    if origin is tuple:
+        return f"list of {in_words(arguments[0], group, quote)}"
+    if groups_in(hint) == [hint]:
+        return group(hint)
+    if len(arguments) == 2 and isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"values of {in_words(arguments[1], group, quote)} by name"
+    return PLAIN.get(hint, f"{quote}{getattr(hint, '__name__', hint)}{quote}")
+
+
+def value_in_words(value: Any, quote: str = "") -> str:
+    """Return a field's value as a line of text; of a group its kind."""
+    if is_group(value):
+        return f"{quote}{kind_of(value)}{quote}" if has_kind(value) else "its defaults"
+    named: dict[Any, str] = {None: "none", True: "true", False: "false", "": "empty", (): "empty"}
+    if value is None or isinstance(value, bool | str | tuple):
+        return named.get(value, f"{quote}{value}{quote}")
+    return f"{quote}{value}{quote}"

@@ -9,7 +9,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -53,13 +53,11 @@ def weight(
     """Declare a parameter, whose randomness comes from its path, or from its module's (`drawn_as_module`)."""
     if len(shape) != len(axes):
         raise ParameterError(f"tensor of shape {shape} declares {len(axes)} axes {axes}")
-    array = jax.ShapeDtypeStruct(shape, jnp.float32)
-    # Flax would otherwise place every new value at once, and ask for a mesh.
     return nnx.Param(
-        array,
+        jax.ShapeDtypeStruct(shape, jnp.float32),
         out_sharding=axes,
         sharding_rules=tuple(RULES.items()),
-        eager_sharding=False,
+        eager_sharding=False,  # Flax would otherwise place every new value at once, and ask for a mesh
         init=init,
         inputs=inputs,
         decay=decay,
@@ -68,43 +66,27 @@ def weight(
     )
 
 
-def _redeclared(param: nnx.Param[Any], shape: tuple[int, ...], axes: tuple[str | None, ...], layers: int) -> Any:
-    """Declare the same parameter with another shape and `layers` more axes of layers in front."""
-    return weight(
-        shape,
-        axes,
-        param.init,
-        inputs=tuple(i + layers for i in param.inputs),
-        decay=param.decay,
-        stacked=param.stacked + layers,
-        drawn_as_module=param.drawn_as_module,
-    )
+def redeclared(param: nnx.Param[Any], shape: tuple[int, ...], axes: tuple[str | None, ...], layers: int = 0) -> Any:
+    """Declare the same parameter with another shape and axes, of which `layers` more are axes of layers in front."""
+    inputs, stacked = tuple(i + layers for i in param.inputs), param.stacked + layers
+    same = {"decay": param.decay, "drawn_as_module": param.drawn_as_module}
+    return weight(shape, axes, param.init, inputs=inputs, stacked=stacked, **same)
 
 
-def with_axes(param: nnx.Param[Any], axes: tuple[str | None, ...]) -> nnx.Param[Any]:
-    """Declare the same parameter with other logical axes."""
-    return _redeclared(param, param.shape, axes, 0)
-
-
-def fan_in(weight: nnx.Param[Any]) -> int:
-    """Return the number of inputs summed into one output."""
-    return math.prod(weight.shape[i] for i in weight.inputs if i < len(weight.shape))  # a scalar sums nothing
-
-
-def fan_out(weight: nnx.Param[Any]) -> int:
-    """Return the number of outputs that one input feeds."""
-    shape = weight.shape[weight.stacked :]
-    return math.prod(shape) // max(fan_in(weight), 1)
+def fans(weight: nnx.Param[Any], shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return how many inputs are summed into one output, and outputs that one input feeds, of a weight of a shape."""
+    inputs = math.prod(shape[i] for i in weight.inputs if i < len(shape))  # a scalar sums nothing
+    return inputs, math.prod(shape[weight.stacked :]) // max(inputs, 1)
 
 
 def stack_weight(param: nnx.Param[Any], count: int) -> nnx.Param[Any]:
     """Declare the parameter of `count` equal layers, stacked along a new leading axis `layers`."""
-    return _redeclared(param, (count, *param.shape), ("layers", *param.out_sharding), 1)
+    return redeclared(param, (count, *param.shape), ("layers", *param.out_sharding), 1)
 
 
 def one_layer(stack: nnx.Param[Any]) -> nnx.Param[Any]:
     """Declare the parameter of a single layer: invert `stack_weight`."""
-    return _redeclared(stack, stack.shape[1:], stack.out_sharding[1:], -1)
+    return redeclared(stack, stack.shape[1:], stack.out_sharding[1:], -1)
 
 
 class Initializer(Checked, abc.ABC):
@@ -142,15 +124,15 @@ class Constant(Initializer):
 Ones = Constant(1.0)
 
 
-def drawn(sample: Callable[[tuple[int, ...]], jax.Array], shape: tuple[int, ...]) -> jax.Array:
-    """Return an array of random numbers, drawn as a vector, which compiles faster, unless several devices share it.
+def drawn(sample: Callable[..., jax.Array], key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Return `sample(key, shape, dtype)`, drawn as a vector, which compiles faster, unless several devices share it.
 
     An entry's number depends on its place in row-major order alone, so both ways draw the same.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.size > 1:
-        return sample(shape)
-    return sample((math.prod(shape),)).reshape(shape)
+        return sample(key, shape, dtype)
+    return sample(key, (math.prod(shape),), dtype).reshape(shape)
 
 
 @kind("normal")
@@ -165,7 +147,7 @@ class Normal(Initializer):
     stddev: NotNegative = 0.02
 
     def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
-        return self.stddev * drawn(lambda shape: jax.random.normal(key, shape, dtype), weight.shape)
+        return self.stddev * drawn(jax.random.normal, key, weight.shape, dtype)
 
 
 @kind("truncated_normal")
@@ -180,9 +162,8 @@ class TruncatedNormal(Initializer):
     stddev: NotNegative = 0.02
 
     def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
-        return self.stddev * drawn(
-            lambda shape: jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype), weight.shape
-        )
+        sample = lambda key, shape, dtype: jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)  # noqa: E731
+        return self.stddev * drawn(sample, key, weight.shape, dtype)
 
 
 @kind("xavier")
@@ -197,8 +178,12 @@ class Xavier(Initializer):
     gain: NotNegative = 1.0
 
     def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
-        limit = self.gain * math.sqrt(6.0 / max(fan_in(weight) + fan_out(weight), 1))
-        return drawn(lambda shape: jax.random.uniform(key, shape, dtype, -limit, limit), weight.shape)
+        limit = self.gain * math.sqrt(6.0 / max(sum(fans(weight, self.whole(weight))), 1))
+        return drawn(functools.partial(jax.random.uniform, minval=-limit, maxval=limit), key, weight.shape, dtype)
+
+    def whole(self, weight: nnx.Param[Any]) -> tuple[int, ...]:
+        """Return the shape of the layer's weight that this one is a part of."""
+        return tuple(weight.shape)
 
 
 @kind("sliced_xavier")
@@ -214,15 +199,9 @@ class SlicedXavier(Xavier):
 
     slices: Size = 1
 
-    def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
+    def whole(self, weight: nnx.Param[Any]) -> tuple[int, ...]:
         cut = next((i for i, axis in enumerate(weight.out_sharding) if axis in ("heads", "feed_forward")), None)
-        if cut is None:
-            return super().__call__(key, weight, dtype)
-        shape = tuple(size * self.slices if i == cut else size for i, size in enumerate(weight.shape))
-        inputs = math.prod(shape[i] for i in weight.inputs)
-        outputs = math.prod(shape[weight.stacked :]) // inputs
-        limit = self.gain * math.sqrt(6.0 / (inputs + outputs))
-        return drawn(lambda shape: jax.random.uniform(key, shape, dtype, -limit, limit), weight.shape)
+        return tuple(size * self.slices if i == cut else size for i, size in enumerate(weight.shape))
 
 
 @kind("fan_in")
@@ -234,15 +213,14 @@ class FanIn(Initializer):
         gain: factor of the standard deviation.
     """
 
+    side: ClassVar[int] = 0
+    """Which of the `fans` divides the variance."""
+
     gain: NotNegative = 1.0
 
     def __call__(self, key: jax.Array, weight: nnx.Param[Any], dtype: Any) -> jax.Array:
-        scale = self.gain / math.sqrt(max(self.fan(weight), 1))
-        return scale * drawn(lambda shape: jax.random.normal(key, shape, dtype), weight.shape)
-
-    def fan(self, weight: nnx.Param[Any]) -> int:
-        """Return the number that the variance is divided by."""
-        return fan_in(weight)
+        fan = fans(weight, weight.shape)[self.side]
+        return self.gain / math.sqrt(max(fan, 1)) * drawn(jax.random.normal, key, weight.shape, dtype)
 
 
 @kind("fan_out")
@@ -250,8 +228,7 @@ class FanIn(Initializer):
 class FanOut(FanIn):
     """Gaussian of standard deviation gain / sqrt(fan_out): for embeddings that sqrt(width) multiplies."""
 
-    def fan(self, weight: nnx.Param[Any]) -> int:
-        return fan_out(weight)
+    side = 1
 
 
 Tensors = dict[str, Any]
@@ -285,9 +262,9 @@ def count(tensors: Tensors) -> int:
     return sum(tensor.size for tensor in flatten(tensors).values())
 
 
-def abstract(tensors: Tensors, dtype: Any = jnp.float32) -> dict[str, Any]:
+def abstract(tensors: Tensors) -> dict[str, Any]:
     """The parameters as shapes and types only."""
-    return map_tensors(lambda _, tensor: jax.ShapeDtypeStruct(tensor.shape, dtype), tensors)
+    return map_tensors(lambda _, tensor: jax.ShapeDtypeStruct(tensor.shape, jnp.float32), tensors)
 
 
 def initialize(tensors: Tensors, key: jax.Array, default: Initializer, dtype: Any = jnp.float32) -> Params:
@@ -323,21 +300,16 @@ def check(tensors: Tensors, params: Mapping[str, Any]) -> None:
     for path, tensor in declared.items():
         if path not in arrays:
             raise ParameterError(f"{path}: missing; the config declares shape {list(tensor.shape)}")
-        shape = tuple(arrays[path].shape)
-        if shape != tensor.shape:
-            raise ParameterError(f"{path}: has shape {list(shape)}, the config declares {list(tensor.shape)}")
+        if arrays[path].shape != tensor.shape:
+            shape = list(arrays[path].shape)
+            raise ParameterError(f"{path}: has shape {shape}, the config declares {list(tensor.shape)}")
     for path in arrays:
         if path not in declared:
             raise ParameterError(f"{path}: not declared by the config")
 
 
-def all_finite(array: Any) -> bool:
-    """Return whether an array holds neither NaN nor an infinity."""
-    return bool(np.isfinite(np.asarray(array)).all())
-
-
 def require_finite(params: Mapping[str, Any]) -> None:
     """Raise `ParameterError` naming the first array that holds NaN or an infinity."""
     for path, array in flatten(params).items():
-        if not all_finite(array):
+        if not np.isfinite(np.asarray(array)).all():
             raise ParameterError(f"{path}: holds values that are NaN or infinite")

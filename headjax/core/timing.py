@@ -34,22 +34,13 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, seconds: list[float]) -> Timing:
-        """Return the median and the quartiles of the seconds of each call."""
         low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
         return cls(median, low, high, len(seconds))
 
 
-def time_in_turns(
-    candidates: Mapping[str, Callable[[], Any]],
-    *,
-    repeats: int = 7,
-    warmup: int = 1,
-    settle: int = 1,
-    progress: Progress = silent,
-) -> dict[str, Timing]:
-    """Return the timing of every candidate, called `repeats` times in turns; the arguments are `seconds_in_turns`'s."""
-    seconds = seconds_in_turns(candidates, repeats=repeats, warmup=warmup, settle=settle, progress=progress)
-    return {name: Timing.of(times) for name, times in seconds.items()}
+def time_in_turns(candidates: Mapping[str, Callable[[], Any]], **options: Any) -> dict[str, Timing]:
+    """Return the timing of every candidate; the arguments are those of `seconds_in_turns`."""
+    return {name: Timing.of(seconds) for name, seconds in seconds_in_turns(candidates, **options).items()}
 
 
 def seconds_in_turns(
@@ -85,11 +76,11 @@ def seconds_in_turns(
 
 
 @functools.cache
-def matrix_rate(size: int = 1024) -> float:
+def matrix_rate() -> float:
     """Return the floating-point operations a second of a float32 matrix product, the fastest of three."""
-    matrix, product = jnp.ones((size, size), jnp.float32), jax.jit(jnp.matmul)
+    matrix, product = jnp.ones((1024, 1024), jnp.float32), jax.jit(jnp.matmul)
     times = seconds_in_turns({"product": lambda: product(matrix, matrix)}, repeats=3)
-    return 2.0 * size**3 / min(times["product"])
+    return 2.0 * 1024**3 / min(times["product"])
 
 
 def processor() -> str:
@@ -126,9 +117,9 @@ def one_behind(items: Iterable[T]) -> Iterator[T]:
     yield from previous
 
 
-def finished(items: Iterable[T], progress: Update | None, before: int = 0) -> Iterator[T]:
-    """Yield arrays that a device computes, each once it is there, and count them, from `before` on."""
-    for number, item in enumerate(one_behind(items), start=before + 1):
+def finished(items: Iterable[T], progress: Update | None) -> Iterator[T]:
+    """Yield arrays that a device computes, each once it is there, and count them."""
+    for number, item in enumerate(one_behind(items), start=1):
         jax.block_until_ready(item)
         if progress is not None:
             progress(number, {})
@@ -143,7 +134,6 @@ class Losses:
     """The losses of `total` steps, fetched together after the first step, every `FETCH_EVERY` and after the last."""
 
     def __init__(self, name: str, total: int) -> None:
-        """Begin with none."""
         self._name, self._total = name, total
         self._waiting: list[jax.Array] = []
         self.fetched: list[float] = []
@@ -152,7 +142,6 @@ class Losses:
         return len(self.fetched) + len(self._waiting)
 
     def add(self, loss: jax.Array) -> None:
-        """Take the loss of the next step, a scalar on the device."""
         self._waiting.append(loss)
         if len(self) in (1, self._total) or len(self) % FETCH_EVERY == 0:
             self.fetch()

@@ -15,7 +15,7 @@ import numpy as np
 from headjax.core.class_names import ClassIndex, class_numbers, is_missing, reorder, sorted_names, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError, require, within
 from headjax.core.fields import Checked, Count, Rate, Size, unknown_name
-from headjax.core.share import Share
+from headjax.core.programs import Share
 from headjax.data.examples import Mapped, Padded, TaskData
 from headjax.data.files import ImageRows, image_rows, library_sources, reference_topics
 from headjax.data.forms import Form, ImageForm, LabelledForm, QuestionForm, SimilarityForm

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from headjax.core.errors import DataError
-from headjax.core.share import Share
+from headjax.core.programs import Share
 
 Split = Literal["train", "validation"]
 """Examples to train on, and examples to evaluate on."""

@@ -17,7 +17,7 @@ import seqio
 import tensorflow as tf
 
 from headjax.core.errors import DataError
-from headjax.core.share import Share
+from headjax.core.programs import Share
 from headjax.data.registry import TASKS
 from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split
 from headjax.data.spec import TaskSpec, TfdsSource

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from headjax.core.errors import DataError
-from headjax.core.share import Share
+from headjax.core.programs import Share
 from headjax.data.files import find_files, has_suffix, packed_or_plain, visible
 from headjax.data.forms import Form, TranslationForm
 from headjax.data.rows import Row, Rows, RowSource, Split, hold_out, hold_out_text

@@ -20,9 +20,9 @@ import numpy as np
 import safetensors.numpy
 
 from headjax.core.errors import DataError, require
+from headjax.core.programs import Share
 from headjax.core.progress import Progress, Update, silent
 from headjax.core.serialize import dumps, from_data, to_data
-from headjax.core.share import Share
 from headjax.data.examples import Mapped, Records, TaskData, each
 from headjax.data.forms.form import Form, Stored, checked, data_hash, record_sizes, task_data, totals
 from headjax.data.forms.images import ImageForm

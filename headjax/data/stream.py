@@ -12,7 +12,7 @@ import numpy as np
 
 from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
-from headjax.core.share import Share
+from headjax.core.programs import Share
 from headjax.data.examples import Drawn, ExampleSource, Padded, by_length
 
 if TYPE_CHECKING:

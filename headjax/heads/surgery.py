@@ -12,8 +12,8 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
-from headjax.core.kind import own_copy
-from headjax.core.modules import arrays, bind, declared, fresh
+from headjax.core.kind import fresh, own_copy
+from headjax.core.modules import arrays, bind, declared
 from headjax.core.tensors import Params, abstract, map_tensors
 from headjax.heads.head_id import require_stack
 from headjax.models.config import HEAD_STACKS, ModelConfig

@@ -15,9 +15,9 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 
 from headjax.core.errors import ConfigError, ParameterError
-from headjax.core.memory import check_arrays, memory_of
+from headjax.core.memory import check_memory, memory_of
 from headjax.core.progress import Progress, silent
-from headjax.core.tensors import Params, Tensors, all_finite, flatten, map_tensors
+from headjax.core.tensors import Params, Tensors, flatten, map_tensors
 from headjax.hub.companions import model_type_of, read_companions
 from headjax.hub.families import FAMILIES, REMOTE
 from headjax.hub.family import BUFFERS, Family
@@ -205,7 +205,7 @@ def _load_params(
         smallest = jax.numpy.result_type(*{files.dtype(rule.theirs) for _, rule, _ in rules})  # that holds all layers
         kinds[path] = np.dtype(jax.numpy.dtype(dtype) if dtype else smallest)
     sizes = (tensor.size * kinds[path].itemsize for path, tensor in flatten(tensors).items())
-    check_arrays(directory, sizes, memory_of(mesh))
+    check_memory(directory, sum(sizes), memory_of(mesh), "its arrays")
     placed = {} if mesh is None else flatten(shardings(tensors, mesh))
     with progress("reading", len(pieces), "arrays") as update:
         numbers = itertools.count(1)
@@ -216,7 +216,7 @@ def _load_params(
                 name, target = rule.theirs, buffer if layer is None else buffer[layer, ...]
                 with np.errstate(over="ignore"):  # a number beyond the array's type becomes infinite
                     target[...] = rule.form.load(files.read(name), rule.tensors, part)
-                if not all_finite(target):
+                if not np.isfinite(np.asarray(target)).all():
                     what = f"{name} holds values that are NaN or infinite as {kinds[path]}"
                     raise ParameterError(f"{files.entries[name].file}: {what}")
             update(next(numbers), {})

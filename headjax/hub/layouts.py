@@ -13,6 +13,7 @@ import numpy as np
 from headjax.core.errors import ConfigError, ParameterError
 from headjax.core.fields import options_of
 from headjax.core.kind import Kind
+from headjax.core.modules import bind as bind_arrays
 from headjax.core.modules import declared
 from headjax.core.serialize import class_of, has_kind, is_group, kind_of
 from headjax.core.tensors import Params, flatten, nested
@@ -279,7 +280,7 @@ def _place(filled: dict[str, np.ndarray], heads: Kind, weights: Mapping[str, np.
     factor = heads.logit_scale / target.logit_scale
     if factor != 1.0 and "query_norm/scale" in filled:
         scale = filled["query_norm/scale"]
-        norm = heads.query_norm.bind({"scale": scale}, len(scale)).scaled(factor)
+        norm = bind_arrays(heads.query_norm.module(len(scale)), {"scale": scale}).scaled(factor)
         filled["query_norm/scale"] = np.asarray(norm.scale[...], scale.dtype)
     elif factor != 1.0:
         for name in {"query", "query_bias"} & filled.keys():

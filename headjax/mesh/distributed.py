@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,8 +14,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from headjax.core.errors import HeadjaxError, require
-from headjax.core.share import Share
-from headjax.mesh.mesh import batch_parts, batch_sharding, replicated
+from headjax.core.programs import Share
+from headjax.mesh.mesh import batch_sharding, parts_along, replicated
 
 
 def initialize(spec: str) -> None:
@@ -65,7 +66,7 @@ def process_share(mesh: Mesh) -> Share:
 
     Processes whose devices hold the same examples (a model axis over hosts) have the same part.
     """
-    parts = batch_parts(mesh)
+    parts = parts_along(mesh)
     rows_of: dict[int, set[int]] = {}
     place: Any = batch_sharding(mesh)
     for device, (rows,) in place.devices_indices_map((parts,)).items():
@@ -88,10 +89,8 @@ def on_this_process(tree: Any, mesh: Mesh) -> Any:
 def fetch(tree: Any) -> Any:
     """Return arrays as whole NumPy arrays, wherever they lie. All processes call it together where they hold parts."""
     if jax.process_count() > 1:
-        tree = jax.tree.map(
-            lambda array: array if array.is_fully_replicated else multihost_utils.process_allgather(array, tiled=True),
-            tree,
-        )
+        gather = functools.partial(multihost_utils.process_allgather, tiled=True)
+        tree = jax.tree.map(lambda array: array if array.is_fully_replicated else gather(array), tree)
     return jax.device_get(tree)
 
 
@@ -141,7 +140,6 @@ class Vote:
         self._pending: jax.Array | None = None
 
     def __call__(self, wish: bool) -> bool:
-        """Cast this process's vote and returns the answer."""
         if jax.process_count() == 1:
             return wish
         wishes = jax.make_array_from_callback((self._size,), self._place, lambda _: np.array([wish]))

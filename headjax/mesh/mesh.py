@@ -1,4 +1,4 @@
-"""The device mesh: axes `slices`, `data`, `fsdp` and `model`, and the placement of batches and activations on it.
+"""The device mesh: axes `slices`, `data`, `fsdp` and `model`, where batches and activations lie on it, random bits.
 
 On meshes with explicit axes, which `jax.make_mesh` makes, types of arrays name their placement, and each operation has
 to say where its result lies when its operands leave that open. Inside `spread_by_compiler` they need not: there the
@@ -13,7 +13,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -34,13 +34,11 @@ BATCH_AXES = (*COPY_AXES, "fsdp")
 SPREADING = ("data", "fsdp")
 """Axes of a mesh over which examples can be spread."""
 
-MODEL_AXIS = "model"
-"""Mesh axis over which heads, feed-forward and vocabulary are spread."""
-
-AXES = (*BATCH_AXES, MODEL_AXIS)
+AXES = (*BATCH_AXES, "model")
 """All mesh axes, from the one that sends least to the one that sends most."""
 
-Activations = TypeVar("Activations")
+Result = TypeVar("Result")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,17 +104,12 @@ class MeshConfig(Checked):
             return [devices[start : start + size] for start in range(0, len(devices), size)]
         by_index: dict[int, list[jax.Device]] = {}
         for device in devices:
-            by_index.setdefault(slice_index(device), []).append(device)
+            by_index.setdefault(getattr(device, "slice_index", None) or 0, []).append(device)
         message = f"{self.slices} named, but the devices belong to {len(by_index)}; name as many, or -1"
         require(self.slices in (-1, len(by_index)), "mesh.slices", message)
         even = len({len(part) for part in by_index.values()}) == 1
         require(even, "mesh.slices", f"the {len(by_index)} slices hold different numbers of devices")
         return [by_index[index] for index in sorted(by_index)]
-
-
-def slice_index(device: jax.Device) -> int:
-    """Return the number of a device's slice; 0 for a device that has none."""
-    return getattr(device, "slice_index", None) or 0
 
 
 def _arranged(devices: Sequence[jax.Device], sizes: Sequence[int]) -> np.ndarray:
@@ -142,13 +135,8 @@ def axes_of(mesh: Any, axes: Sequence[str]) -> tuple[str, ...]:
     return tuple(axis for axis in axes if axis in mesh.shape)
 
 
-def batch_parts(mesh: Any) -> int:
-    """Return the number of parts that a mesh splits a batch into."""
-    return parts_along(mesh, BATCH_AXES)
-
-
-def parts_along(mesh: Any, axes: Sequence[str]) -> int:
-    """Return the number of parts that these axes split a dimension into; an axis that the mesh lacks counts as 1."""
+def parts_along(mesh: Any, axes: Sequence[str] = BATCH_AXES) -> int:
+    """Return the number of parts that axes split a dimension into, by default a batch; one that is lacking counts 1."""
     return math.prod(mesh.shape.get(axis, 1) for axis in axes)
 
 
@@ -164,13 +152,13 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def check_batch_size(batch_size: int, mesh: Mesh, accumulate: int = 1) -> None:
     """Raise `ConfigError` unless a batch in `accumulate` parts divides evenly over the mesh's batch axes."""
-    parts = batch_parts(mesh)
+    parts = parts_along(mesh)
     axes = " x ".join(axis for axis in axes_of(mesh, BATCH_AXES) if axis != "slices" or mesh.shape[axis] > 1)
     over = f"{parts} devices ({axes})" + (f" in {accumulate} parts (accumulate)" if accumulate > 1 else "")
     require(batch_size % (parts * accumulate) == 0, "batch_size", f"{batch_size} does not divide over {over}")
 
 
-def by_example(x: Activations) -> Activations:
+def by_example(x: Result) -> Result:
     """Return the arrays `[batch, ...]` of a tree with their examples spread over the batch axes of the current mesh.
 
     The compiler would else be free to spread activations as the parameters are, with every example on every device
@@ -179,7 +167,7 @@ def by_example(x: Activations) -> Activations:
     mesh = current_mesh(*SPREADING)
     if mesh is None:
         return x
-    parts = batch_parts(mesh)
+    parts = parts_along(mesh)
 
     def spread(array: jax.Array) -> jax.Array:
         if array.ndim == 0 or array.shape[0] % parts:
@@ -198,14 +186,10 @@ def look_up(table: jax.Array, rows: jax.Array) -> jax.Array:
     """
     x = jnp.take(table, rows, axis=0)
     mesh = current_mesh(*SPREADING)
-    if mesh is None or mesh.shape["fsdp"] == 1 or x.shape[0] % batch_parts(mesh) or x.shape[-1] % mesh.shape["fsdp"]:
+    if mesh is None or mesh.shape["fsdp"] == 1 or x.shape[0] % parts_along(mesh) or x.shape[-1] % mesh.shape["fsdp"]:
         return by_example(x)
     copies = axes_of(mesh, COPY_AXES)
     return by_example(jax.lax.with_sharding_constraint(x, PartitionSpec(copies, None, "fsdp")))
-
-
-Result = TypeVar("Result")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def explicit_mesh(*trees: Any) -> AbstractMesh | None:
@@ -273,17 +257,16 @@ def take(array: jax.Array, index: jax.typing.ArrayLike, axis: int, name: str) ->
     """
     mesh, sharding = explicit_mesh(array), sharding_of(array)
     if mesh is None or sharding is None:
-        return jax.numpy.take(array, index, axis=axis)
+        return jnp.take(array, index, axis=axis)
     spec = [*sharding.spec, *[None] * (array.ndim - len(sharding.spec))]
     along = () if spec[axis] is None else (spec[axis],) if isinstance(spec[axis], str) else tuple(spec[axis])
-    parts = int(np.prod([mesh.shape[part] for part in along], dtype=int))
-    count = jax.numpy.shape(index)[0]
+    parts, count = parts_along(mesh, along), jnp.shape(index)[0]
     if count % parts:
         message = f"{name}: {count} entries do not divide over the mesh axis {' x '.join(along)}={parts}"
         warnings.warn(f"{message}; every device holds all of them", stacklevel=2)
         spec[axis] = None
-    take_along = functools.partial(jax.numpy.take, axis=axis)
-    return spread_by_compiler(take_along, PartitionSpec(*spec), array, jax.numpy.asarray(index))
+    take_along = functools.partial(jnp.take, axis=axis)
+    return spread_by_compiler(take_along, PartitionSpec(*spec), array, jnp.asarray(index))
 
 
 def on_automatic_axes(function: F) -> F:
@@ -294,9 +277,12 @@ def on_automatic_axes(function: F) -> F:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        mesh = _concrete_mesh(args, kwargs)
-        if mesh is None:
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=_is_leaf)
+        arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+        if explicit_mesh(arrays) is None:
             return function(*args, **kwargs)
+        meshes = [jax.sharding.get_mesh(), *(getattr(array.sharding, "mesh", None) for array in arrays)]
+        mesh = next(each for each in meshes if isinstance(each, Mesh) and AxisType.Explicit in each.axis_types)
         twin = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
         args, kwargs = _moved((args, kwargs), twin)
         with jax.set_mesh(twin):
@@ -304,18 +290,6 @@ def on_automatic_axes(function: F) -> F:
         return _moved(result, mesh)
 
     return run  # type: ignore[return-value]
-
-
-def _concrete_mesh(*trees: Any) -> Mesh | None:
-    """Return the explicit mesh that is set, or on which an array lies, with its devices; None without one."""
-    arrays = [leaf for leaf in jax.tree.leaves(trees, is_leaf=_is_leaf) if isinstance(leaf, jax.Array)]
-    if explicit_mesh(arrays) is None:
-        return None
-    if not jax.sharding.get_mesh().empty:
-        return jax.sharding.get_mesh()
-    places = [array.sharding for array in arrays]
-    meshes = [place.mesh for place in places if isinstance(place, NamedSharding)]
-    return next(mesh for mesh in meshes if isinstance(mesh, Mesh) and AxisType.Explicit in mesh.axis_types)
 
 
 def _moved(tree: Any, mesh: Mesh) -> Any:
@@ -335,3 +309,54 @@ def _moved(tree: Any, mesh: Mesh) -> Any:
 def _is_leaf(entry: Any) -> bool:
     """Return whether a tree ends here; JAX asks to say so of iterables that are no trees."""
     return isinstance(entry, Iterable) and not isinstance(entry, dict | list | tuple | nnx.Module | nnx.Variable)
+
+
+Prng = Literal["threefry2x32", "rbg"]
+"""A generator, by JAX's name of its implementation.
+
+`threefry2x32` hashes the number of every entry: an entry's bits depend on nothing else, so a step drops the same on
+every mesh. A TPU computes each hash in some hundred instructions of its vector unit, and its compiler takes long over
+them. `rbg` is the device's own generator (XLA's RngBitGenerator): cheap, but the dropped entries depend on the mesh and
+on the kind of device.
+"""
+
+
+def step_key(seed: int | jax.Array, step: jax.Array | int, prng: Prng) -> jax.Array:
+    """The key of a step's dropout, from the seed and the step alone."""
+    return jax.random.fold_in(jax.random.key(seed, impl=prng), step)
+
+
+def dropped(inputs: jax.Array, key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:
+    """Return the inputs with entries zeroed with probability `rate`, and the others scaled by 1 / (1 - rate).
+
+    The draws have a shape that broadcasts to the inputs', see `kept`.
+    """
+    scaled = inputs / jnp.asarray(1.0 - rate, inputs.dtype)
+    return jnp.where(kept(key, rate, shape), scaled, jnp.zeros((), inputs.dtype))
+
+
+def kept(key: jax.Array, rate: jax.typing.ArrayLike, shape: tuple[int, ...]) -> jax.Array:
+    """True with probability 1 - `rate` for each entry of an array `[batch, ...]`, all independent.
+
+    XLA splits `threefry2x32` as it splits the array. The device's own generator (`rbg`) cannot be split: every device
+    would draw for the whole batch. So each draws for its own examples alone, from a separate key.
+    """
+    if str(jax.random.key_impl(key)) == "threefry2x32":
+        return jax.random.bernoulli(key, 1.0 - rate, shape)
+    mesh = current_mesh(*SPREADING)
+    parts = 1 if mesh is None else parts_along(mesh)
+
+    def bernoulli(key: jax.Array, rate: jax.typing.ArrayLike, batch: int = shape[0] // parts) -> jax.Array:
+        """A generator's bits go through memory, and 16 are half of 32: the rate holds to one part in 65,536."""
+        bits = jax.random.bits(key, (batch, *shape[1:]), jnp.uint16)
+        return bits.astype(jnp.float32) < jnp.asarray(1.0 - rate, jnp.float32) * 2.0**16
+
+    if mesh is None or parts == 1 or shape[0] % parts:
+        return bernoulli(key, rate, shape[0])
+    axes, whole = axes_of(mesh, BATCH_AXES), PartitionSpec()
+
+    def part(key: jax.Array, rate: jax.typing.ArrayLike) -> jax.Array:
+        return bernoulli(jax.random.fold_in(key, jax.lax.axis_index(axes)), rate)
+
+    spread = jax.shard_map(part, mesh=mesh, in_specs=(whole, whole), out_specs=PartitionSpec(axes), check_vma=False)
+    return spread(key, rate)

@@ -29,10 +29,7 @@ class ShardingConfig(Checked):
 
 
 def partition_spec(
-    path: str,
-    tensor: nnx.Param[Any],
-    mesh: Mesh,
-    sharding: ShardingConfig = ShardingConfig(),
+    path: str, tensor: nnx.Param[Any], mesh: Mesh, sharding: ShardingConfig = ShardingConfig()
 ) -> PartitionSpec:
     """The tensor's placement on the mesh.
 

@@ -43,22 +43,14 @@ HEAD_STACKS = {
 
 
 class LayerSlot(NamedTuple):
-    """Place of an attention layer in a model, see `HEAD_STACKS`.
-
-    Attributes:
-        head_stack: Head stack.
-        stack, slot: Stack of the layer, and the layer's slot.
-        layer: Number of the layer in its stack.
-        attention: Formulation.
-        tied: Layers that share its parameters, itself included, ascending.
-    """
+    """Place of an attention layer in a model, see `HEAD_STACKS`."""
 
     head_stack: str
     stack: str
-    slot: str
-    layer: int
+    slot: str  # of the layer
+    layer: int  # number in its stack
     attention: Kind
-    tied: tuple[int, ...]
+    tied: tuple[int, ...]  # layers that share its parameters, itself included, ascending
 
     @property
     def first(self) -> bool:
@@ -217,7 +209,6 @@ class ModelConfig(Checked, abc.ABC):
 
     @property
     def embeddings_rate(self) -> float:
-        """Rate of dropout on the embeddings."""
         return self.dropout if self.embedding_dropout is None else self.embedding_dropout
 
     def stacks(self) -> Mapping[str, StackConfig]:
@@ -226,18 +217,15 @@ class ModelConfig(Checked, abc.ABC):
 
     @functools.cached_property
     def _stacks(self) -> dict[str, StackConfig]:
-        same = {field.name for field in dataclasses.fields(LayerConfig)} & {
-            field.name for field in dataclasses.fields(self)
-        }
+        ours = {field.name for field in dataclasses.fields(self)}
+        same = [field.name for field in dataclasses.fields(LayerConfig) if field.name in ours.difference(BY_LAYER)]
         stacks = {}
         for stack, fields in self.STACKS.items():
-            count = getattr(self, fields["num_layers"])
-            shared = {name: getattr(self, name) for name in same.difference(BY_LAYER)}
-            shared |= {"depth": count, "alpha": getattr(self, fields["alpha"])}
+            equal = {name: getattr(self, name) for name in same} | {"alpha": getattr(self, fields["alpha"])}
             varying = {name: getattr(self, fields[name]) for name in BY_LAYER if name in fields}
             by_layer = [dict(zip(varying, values, strict=True)) for values in zip(*varying.values(), strict=True)]
             stacks[stack] = StackConfig(
-                layers=tuple(LayerConfig(**shared | values) for values in by_layer),
+                layers=tuple(LayerConfig(**equal | values, depth=len(by_layer)) for values in by_layer),
                 position_bias=getattr(self, fields["position_bias"]) if "position_bias" in fields else None,
                 causal=stack == "decoder" or getattr(self, "causal", False),
                 normed=not getattr(self, "pooled_norm", False),
@@ -259,15 +247,14 @@ class ModelConfig(Checked, abc.ABC):
         return declared(declared_model(self))
 
     def initialize(self, key: jax.Array) -> Params:
-        """Draw fresh parameters."""
         return initialize(self.tensors(), key, self.initializer)
 
     def flops(self, length: int) -> int:
         """Count the floating-point operations of one forward of one example of this length."""
         stacks = self.stacks()
         shallow = self.with_layers({name: stack.layers[:1] for name, stack in stacks.items()})
-        layers = (stack.flops(self.attention_lengths(name, length)[0]) for name, stack in stacks.items())
-        return _flops_beside_layers(shallow, length) + sum(layers)
+        layers = sum(stack.flops(self.example_length(length)) for stack in stacks.values())
+        return _flops_beside_layers(shallow, length) + layers
 
     @abc.abstractmethod
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -313,9 +300,9 @@ class ModelConfig(Checked, abc.ABC):
             for layer in range(len(attentions))
         )
 
-    def attention_lengths(self, head_stack: str, length: int) -> tuple[int, int]:
-        """(queries, keys) of a head stack's attention for one example of this length, as `flops` counts it."""
-        return length, length
+    def example_length(self, length: int) -> int:
+        """Return the number of vectors of each stack for one example of this length, as `flops` counts it."""
+        return length
 
 
 @functools.lru_cache(maxsize=256)

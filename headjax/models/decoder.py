@@ -13,14 +13,14 @@ from headjax.core.fields import Count, Positive, Size
 from headjax.core.kind import Kind
 from headjax.core.serialize import kind
 from headjax.models.config import STACK_FIELDS, Batch, Loss, Output
-from headjax.models.decoding import GenerativeConfig, GenerativeModel, empty_cache
+from headjax.models.decoding import GenerativeConfig, GenerativeModel, Prompt, empty_cache
 from headjax.models.inputs import abstract_integers, read_tokens
 from headjax.models.model import probes_of
 from headjax.models.tasks import Features, TaskOutput, Vocabulary
 from headjax.nn.embeddings import Range, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import ResidualKind
-from headjax.nn.operands import Mask, Prompt, fold
+from headjax.nn.operands import Mask, fold
 from headjax.nn.projections import Linear, VocabularyLogits, cross_entropy
 from headjax.nn.stack import Stack
 from headjax.nn.state import Compute, ForwardOptions, State
@@ -80,7 +80,6 @@ class DecoderConfig(GenerativeConfig):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tokens and the size of their embeddings."""
         return Vocabulary(self.vocab_size, self.width)
 
     def output_description(self) -> str:
@@ -181,4 +180,4 @@ class Decoder(GenerativeModel, config=DecoderConfig):
         example = jnp.zeros((tokens.shape[0], 1, self.config.width), options.compute.type)
         cache = empty_cache(self.decoder, example, tokens.shape[1] + new_tokens)
         present = jnp.ones(tokens.shape, bool) if present is None else present
-        return Prompt(tokens, present, cache, positions)
+        return tokens, present, positions, cache

@@ -16,26 +16,28 @@ from headjax.models.config import Batch
 from headjax.models.inputs import TokenConfig
 from headjax.models.model import Model
 from headjax.nn.block import CACHE
-from headjax.nn.operands import AttentionCache, Cache, LayerCache, Mask, Prompt, stored, with_units, without_units
+from headjax.nn.operands import AttentionCache, Cache, KeyValues, Mask, stored, with_units, without_units
 from headjax.nn.stack import Stack
 from headjax.nn.state import Compute, ForwardOptions, State
 
+Prompt = tuple[jax.Array, jax.Array, jax.Array, Cache]
+"""What generation continues: tokens, which of them are no padding (on whichever side), positions, and a cache without.
+
+The arrays are `[batch, length]`, positions also `[1, length]`.
+"""
+
 
 def empty_cache(
-    stack: Stack,
-    example: jax.Array,
-    capacity: int,
-    memory: jax.Array | None = None,
-    source: jax.Array | None = None,
+    stack: Stack, example: jax.Array, capacity: int, memory: jax.Array | None = None, source: jax.Array | None = None
 ) -> Cache:
     """Return an empty cache, with the cross-attention's keys and values of an encoder's output in it."""
-    layers, batch = list[LayerCache](), example.shape[0]
+    layers, batch = list[dict[str, KeyValues]](), example.shape[0]
     for group in stack.config.groups:
         for layer in group.each(getattr(stack, group.name)):
             shapes = layer.attention.key_values(example, jnp.zeros((1, 1), jnp.int32))
             empty = {name: jnp.zeros((batch, capacity, *a.shape[2:]), a.dtype) for name, a in shapes.items()}
-            cross = None if memory is None else layer.cross_attention.key_values(memory, None)
-            layers.append(LayerCache({name: stored(array) for name, array in empty.items()}, cross))
+            cross = {} if memory is None else {"cross_attention": layer.cross_attention.key_values(memory, None)}
+            layers.append({"attention": {name: stored(array) for name, array in empty.items()}} | cross)
     return Cache(layers, jnp.zeros((batch, capacity), jnp.int32), jnp.zeros((batch, capacity), bool), 0, source)
 
 
@@ -53,7 +55,7 @@ class GenerativeModel(Model):
     decoder: Stack
 
     def prompt(self, batch: Batch, options: ForwardOptions, new_tokens: int) -> Prompt:
-        """Return the prompt of a batch, with room in the cache for this many new tokens."""
+        """Return the arguments of `decode` for the prompts of a batch, with room for this many new tokens."""
         raise NotImplementedError
 
     def embed_tokens(self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
@@ -88,12 +90,9 @@ class GenerativeModel(Model):
             seen, offset = cache.positions, jnp.asarray(cache.used)
             mask = Mask(True, keys=cache.present, query_offset=offset, query_positions=queries, key_positions=keys)
         state = State(x, mask=mask, positions=positions, memory_mask=Mask(keys=cache.source))
-        before = [
-            {"attention": AttentionCache(layer.attention, cache.used), "cross_attention": layer.cross_attention}
-            for layer in cache.layers
-        ]
+        before = [layer | {"attention": AttentionCache(layer["attention"], cache.used)} for layer in cache.layers]
         state, reports = self.decoder(self.decoder.biased(state, seen), options, before)
-        layers = [old._replace(attention=new[CACHE]) for old, new in zip(cache.layers, reports, strict=True)]
+        layers = [old | {"attention": new[CACHE]} for old, new in zip(cache.layers, reports, strict=True)]
         hidden = self.decoder.end(state.x)
         hidden = hidden if at is None else jnp.take_along_axis(hidden, at[:, None, None], axis=1)
         return self.logits(hidden), cache._replace(layers=layers, used=jnp.asarray(cache.used, jnp.int32) + length)
@@ -136,9 +135,8 @@ class Sample(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.temperature > 0, "temperature", f"must be positive (greedy is its own sampler), got {self.temperature}"
-        )
+        positive = f"must be positive (greedy is its own sampler), got {self.temperature}"
+        require(self.temperature > 0, "temperature", positive)
         require(0.0 < self.top_p <= 1.0, "top_p", f"must be above 0 and at most 1, got {self.top_p}")
 
     def __call__(self, logits: jax.Array, key: jax.Array) -> jax.Array:
@@ -179,7 +177,6 @@ class Beams(NamedTuple):
     scores: jax.Array
 
     def best(self, other: Beams, count: int) -> Beams:
-        """Return the best of both, by score."""
         both = jax.tree.map(lambda *arrays: jnp.concatenate(arrays, axis=1), self, other)
         scores, index = jax.lax.top_k(both.scores, count)
         tokens = jnp.take_along_axis(both.tokens, index[:, :, None], axis=1)
@@ -199,7 +196,6 @@ class Settings(NamedTuple):
     length_penalty: float = 1.0
 
     def score(self, log_probability: jax.Array, length: jax.Array | int) -> jax.Array:
-        """Return the score of a hypothesis."""
         return log_probability / jnp.asarray(length, jnp.float32) ** self.length_penalty
 
 
@@ -219,7 +215,6 @@ class Loop(NamedTuple):
     best: Beams | None = None
 
     def with_caches(self, layers: Any) -> Loop:
-        """Return the loop with these caches of the layers."""
         return self._replace(cache=self.cache._replace(layers=layers))
 
 
@@ -227,9 +222,8 @@ class Loop(NamedTuple):
 def read_prompts(settings: Settings, model: GenerativeModel, batch: Batch, key: jax.Array) -> Loop:
     """Read the prompts and choose the first token of each continuation."""
     options, new = ForwardOptions(compute=settings.compute), settings.max_new_tokens
-    prompt = model.prompt(batch, options, new)
-    last = prompt.tokens.shape[1] - 1 - jnp.argmax(prompt.present[:, ::-1], axis=1)
-    tokens, present, cache, positions = prompt
+    tokens, present, positions, cache = model.prompt(batch, options, new)
+    last = tokens.shape[1] - 1 - jnp.argmax(present[:, ::-1], axis=1)
     logits, cache = model.decode(tokens, present, positions, cache, options, at=last)
     examples, beams = logits.shape[0], settings.beams or 1
     loop = Loop(
@@ -241,11 +235,8 @@ def read_prompts(settings: Settings, model: GenerativeModel, batch: Batch, key: 
         finished=jnp.zeros(examples, bool),
     )
     if settings.beams:
-        none = Beams(
-            jnp.full((examples, beams, new), settings.padding_token, jnp.int32),
-            jnp.zeros((examples, beams), jnp.int32),
-            jnp.full((examples, beams), NEVER),
-        )
+        tokens = loop.tokens.reshape(examples, beams, new)
+        none = Beams(tokens, jnp.zeros((examples, beams), jnp.int32), jnp.full((examples, beams), NEVER))
         # All beams start from the same prompt, so only the first may be extended.
         alone = jnp.tile(jnp.where(jnp.arange(beams) == 0, 0.0, NEVER), examples)
         loop = loop._replace(log_probability=alone, best=none)

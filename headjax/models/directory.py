@@ -9,17 +9,14 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.sharding import Mesh
 
 from headjax.core import tensors as declared
 from headjax.core.errors import CheckpointError, ConfigError, DataError
 from headjax.core.serialize import foreign_modules, from_data, to_data
-from headjax.core.tensors import Params
 from headjax.models.config import ModelConfig
 from headjax.storage.arrays import read_params, write_params
 from headjax.storage.directories import (
@@ -44,24 +41,14 @@ LAYOUT = Layout("history.json", _NAMES)
 """Content of a model directory."""
 
 
-class Saved(NamedTuple):
-    """Contents of a model directory."""
-
-    config: ModelConfig
-    params: Params
-    history: tuple[Mapping[str, Any], ...] = ()  # changes made to the model, oldest first
-    tokenizer: Any = None
-    files: Mapping[str, bytes] = MappingProxyType({})  # others that came with it, by name
-
-
-def save(path: str | Path, model: Saved) -> None:
+def save(path: str | Path, model: Any) -> None:
     """Write a model directory, see `headjax.Model.save`."""
     check_name(path)
-    declared.check(model.config.tensors(), model.params)
-    declared.require_finite(model.params)
+    params = model.params
+    declared.check(model.config.tensors(), params)
+    declared.require_finite(params)
     config: dict[str, Any] = {"headjax": __version__, "model": to_data(model.config)}
-    modules = sorted(foreign_modules(model.config))
-    if modules:
+    if modules := sorted(foreign_modules(model.config)):
         config["modules"] = modules
 
     def write(folder: Path) -> None:
@@ -72,7 +59,7 @@ def save(path: str | Path, model: Saved) -> None:
         for name, data in model.files.items():
             (folder / FILES / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / FILES / name).write_bytes(data)
-        write_params(model.params, folder / "params")
+        write_params(params, folder / "params")
         write_checksums(folder)
 
     write_directory(path_of(path), write, LAYOUT)
@@ -84,18 +71,17 @@ class ModelFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = path_of(path)
 
-    def read(self, mesh: Mesh | None = None) -> Saved:
-        """Return what it holds, see `headjax.load`."""
+    def read(self, mesh: Mesh | None = None) -> tuple[Any, ...]:
+        """Return the arguments of the `Model` that it holds, see `headjax.load`."""
         config, past = self.config, self._json("history.json")
         check_checksums(self.path)
         place = self.path / "tokenizer"
         tokenizer = Tokenizer.load(place) if place.is_dir() else None
         params = read_params(config.tensors(), self.path / "params", mesh)
         files = {name: (self.path / FILES / name).read_bytes() for name in files_below(self.path / FILES)}
-        return Saved(config, params, tuple(past), tokenizer, files)
+        return config, params, tuple(past), tokenizer, files
 
     def _json(self, name: str) -> Any:
-        """Return the value of a document that is as it was written."""
         try:
             return parse_json(read_document(self.path, name), str(self.path / name))
         except DataError as error:
@@ -103,7 +89,6 @@ class ModelFolder:
 
     @functools.cached_property
     def config(self) -> ModelConfig:
-        """The model's config."""
         folder, file = self.path, self.path / "config.json"
         check_model(folder)
         data = self._json("config.json")
@@ -115,9 +100,8 @@ class ModelFolder:
             return from_data(ModelConfig, data["model"], str(file))  # type: ignore[type-abstract]
         except ConfigError as error:
             # What a directory says is not imported: whoever wrote it could name any module.
-            recorded = data.get("modules")
-            names = map(str, recorded) if isinstance(recorded, list) else ()
-            missing = [name[:80] for name in names if name not in sys.modules]
+            recorded = data["modules"] if isinstance(data.get("modules"), list) else []
+            missing = [name[:80] for name in map(str, recorded) if name not in sys.modules]
             if not missing:
                 raise
             unknown = f"written with {', '.join(missing)}: import it, by --import {missing[0]}"

@@ -119,12 +119,10 @@ class EncoderConfig(TokenConfig):
 
     @property
     def pools(self) -> bool:
-        """Whether there is a pooled vector."""
         return self.pooler is not None or self.end_token is not None
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tokens and the size of their embeddings."""
         return Vocabulary(self.vocab_size, self.embedding_size or self.width)
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:

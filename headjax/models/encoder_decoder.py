@@ -17,13 +17,13 @@ from headjax.core.kind import Kind
 from headjax.core.serialize import kind
 from headjax.core.tensors import FanIn, FanOut, Initializer, Xavier
 from headjax.models.config import STACK_FIELDS, Batch, Loss, Output
-from headjax.models.decoding import GenerativeConfig, GenerativeModel, empty_cache
+from headjax.models.decoding import GenerativeConfig, GenerativeModel, Prompt, empty_cache
 from headjax.models.inputs import Read, abstract_integers, batch_array, begins, read_tokens
 from headjax.models.model import probes_of
 from headjax.nn.embeddings import PositionKind, Range, RelativeBuckets, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import RMSNorm
-from headjax.nn.operands import Mask, Prompt, fold
+from headjax.nn.operands import Mask, fold
 from headjax.nn.projections import VocabularyLogits, cross_entropy
 from headjax.nn.stack import Stack
 from headjax.nn.state import Compute, ForwardOptions, State
@@ -139,7 +139,6 @@ class EncoderDecoderConfig(GenerativeConfig):
 
     @property
     def target_tokens(self) -> int:
-        """Number of the target's tokens."""
         return self.target_vocab_size or self.vocab_size
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -301,4 +300,4 @@ class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
         capacity = tokens.shape[1] + new_tokens
         cache = empty_cache(self.decoder, encoded[:, :1], capacity, encoded, state.query_mask)
         present = jnp.ones(tokens.shape, bool) if present is None else present
-        return Prompt(tokens, present, cache, positions)
+        return tokens, present, positions, cache

@@ -54,24 +54,21 @@ def prompt_batch(
     """
     if not texts:
         raise DataError("prompts: expected at least one text")
+    tokenizer, reads_source = tokenizer_of(model), isinstance(model.config, EncoderDecoderConfig)
+    end, encoded = end_of_text(tokenizer), list[list[int]]()
     for number, text in enumerate(texts):
         check_characters(text, f"prompts[{number}]")
-    tokenizer = tokenizer_of(model)
-    end = end_of_text(tokenizer)
-    reads_source = isinstance(model.config, EncoderDecoderConfig)
-    for number, text in enumerate(texts) if special else ():
-        unknown = next((token for token in SPELLED.findall(text) if token not in tokenizer.special_tokens), None)
-        if unknown is not None:
+        unknown = [token for token in SPELLED.findall(text) if special and token not in tokenizer.special_tokens]
+        if unknown:
             names = ", ".join(tokenizer.special_tokens) or "none"
-            raise DataError(f"prompts[{number}]: {unknown} is no special token of the model; it has {names}")
-    encoded = [_ended(tokenizer.prompt_ids(text, spelled=special), end, reads_source) for text in texts]
-    empty = next((number for number, ids in enumerate(encoded) if not ids), None)
-    if empty is not None:
-        raise DataError(f"prompts[{empty}]: no token, and the tokenizer has no end-of-text token to begin with")
-    if max_length and tokenizer.truncation_side == "left":
-        encoded = [ids[-max_length:] for ids in encoded]
-    elif max_length:
-        encoded = [ids if len(ids) <= max_length else [*ids[: max_length - 1], ids[-1]] for ids in encoded]
+            raise DataError(f"prompts[{number}]: {unknown[0]} is no special token of the model; it has {names}")
+        ids = _ended(tokenizer.prompt_ids(text, spelled=special), end, reads_source)
+        if not ids:
+            raise DataError(f"prompts[{number}]: no token, and the tokenizer has no end-of-text token to begin with")
+        if max_length and len(ids) > max_length:
+            left = tokenizer.truncation_side == "left"
+            ids = ids[-max_length:] if left else [*ids[: max_length - 1], ids[-1]]
+        encoded.append(ids)
     shape = (len(encoded), max(map(len, encoded)))
     batch = {"input_ids": np.zeros(shape, np.int32), "attention_mask": np.zeros(shape, np.int32)}
     for row, ids in enumerate(encoded):
@@ -124,7 +121,7 @@ def prompt_length(config: ModelConfig, batch: Batch) -> int:
 def check_positions(config: ModelConfig, batch: Batch, new_tokens: int) -> None:
     """Raise `DataError` where prompts, or the positions that a batch gives them, leave too few for as many tokens."""
     name = "decoder_position_ids" if isinstance(config, EncoderDecoderConfig) else "position_ids"
-    reach = config.ranges()[name].high
+    reach = getattr(config, "max_length", None)
     used = int(np.max(batch[name])) + 1 if name in batch else prompt_length(config, batch)
     if reach is not None and used + new_tokens > reach:
         raise DataError(f"prompt: {used} tokens and {new_tokens} new ones, but the model has {reach} positions")
@@ -322,7 +319,7 @@ def cache_bytes(model: Model, batch: Batch, new_tokens: int) -> int:
     """Return the bytes of the keys and values in the cache of a batch and as many new tokens, of all layers."""
 
     def layers(model: GenerativeModel, batch: Batch) -> Any:
-        return model.prompt(batch, ForwardOptions(), new_tokens).cache.layers
+        return model.prompt(batch, ForwardOptions(), new_tokens)[3].layers
 
     arrays = jax.tree.leaves(jax.eval_shape(layers, model, dict(batch)))
     return sum(array.size * array.dtype.itemsize for array in arrays)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.core.errors import DataError
+from headjax.core.errors import DataError, require
 from headjax.core.fields import Count, Size
 from headjax.models.config import Batch, ModelConfig
 from headjax.nn.embeddings import PositionKind, Positions, Range
@@ -136,14 +136,16 @@ class TokenConfig(ModelConfig):
     embedding_norm: bool = False
 
     def validate(self) -> None:
-        self.position_table.validate()
+        if self.position_table.learned:
+            require(self.max_length is not None, "max_length", "missing; learned positions need their number")
+        if self.positions == "learned_present":
+            unread = "must be at least 1, row offset - 1 is that of padding"
+            require(self.position_offset >= 1, "position_offset", unread)
 
     @functools.cached_property
     def position_table(self) -> Positions:
-        """The positions of the embeddings."""
         return Positions(self.positions, self.max_length, self.position_offset)
 
     @property
     def embeddings_norm(self) -> Norm | None:
-        """Normalisation of the embeddings, or None."""
         return self.norm if self.embedding_norm else None

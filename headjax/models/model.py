@@ -19,8 +19,8 @@ from headjax.core.modules import IgnoredStatic, arrays, bind, settings, weights_
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.mesh.mesh import explicit_mesh, spread_by_example
-from headjax.models.config import DECLARED, Batch, Loss, ModelConfig, Output, declared_model, head_stack_at
-from headjax.models.directory import ModelFolder, Saved, save
+from headjax.models.config import DECLARED, HEAD_STACKS, Batch, Loss, ModelConfig, Output, declared_model, head_stack_at
+from headjax.models.directory import ModelFolder, save
 from headjax.models.inputs import device_batch
 from headjax.models.walk import LayerBlock, NextStack, blocks_of
 from headjax.nn.state import Compute, ForwardOptions, Probe, ProbeFunction, State
@@ -117,8 +117,7 @@ class Model(nnx.Module):
     @property
     def history(self) -> tuple[Mapping[str, Any], ...]:
         """Changes made to the model, oldest first."""
-        history: tuple[Mapping[str, Any], ...] = self.beside.value["history"]
-        return history
+        return tuple(self.beside.value["history"])
 
     @property
     def tokenizer(self) -> Any:
@@ -128,8 +127,7 @@ class Model(nnx.Module):
     @property
     def files(self) -> Mapping[str, bytes]:
         """Files that came with the model, which an export gives back: its model card, how it reads images and chats."""
-        files: Mapping[str, bytes] = self.beside.value["files"]
-        return files
+        return dict(self.beside.value["files"])
 
     def __call__(
         self,
@@ -202,44 +200,38 @@ class Model(nnx.Module):
 
     def named_sites(self, sites: Sequence[Any]) -> list[Any]:
         """Return sites (`headjax.AttentionSite`) with heads named by head stack, layer and original number."""
-        groups = {
-            f"{place.stack}.{group.name}.{place.slot}": (place, group)
-            for place in self.config.sites()
-            for group in (self.config.stacks()[place.stack].group_of(place.layer),)
-            if group.start == place.layer
-        }
-        named = {}
-        for site in sites:
-            if site.path in groups:
-                place, group = groups[site.path]
-                layers = self.config.attentions()[place.head_stack][group.start : group.stop]
-                ids = tuple(head for attention in layers for head in attention.ids)
-                names = ids if len(ids) == group.count * site.heads else None
-                first = (place.head_stack, group.start)
-                tied = len(group.tied(place.layer)) > 1
-                site = dataclasses.replace(site, first=first, layers=group.count, ids=names, tied=tied)  # noqa: PLW2901
-            named[site.path] = site
-        return [named[path] for path in sorted(named, key=[*groups, *named].index)]
+        named, ours = {site.path: site for site in sites}, list[str]()
+        for head_stack, attentions in self.config.attentions().items():
+            stack, slot = HEAD_STACKS[head_stack]
+            for group in self.config.stacks()[stack].groups:
+                path = f"{stack}.{group.name}.{slot}"
+                ours.append(path)
+                if path in named:
+                    ids = tuple(head for layer in attentions[group.start : group.stop] for head in layer.ids)
+                    names = ids if len(ids) == group.count * named[path].heads else None
+                    place = {
+                        "first": (head_stack, group.start),
+                        "layers": group.count,
+                        "tied": group.shared and group.count > 1,
+                    }
+                    named[path] = dataclasses.replace(named[path], ids=names, **place)
+        return [named[path] for path in sorted(named, key=[*ours, *named].index)]
 
     def __repr__(self) -> str:
         """Describe the model in at most five lines; its `config` and `params` print whole."""
-        types = sorted({str(array.dtype) for array in jax.tree.leaves(arrays(self))})
-        stacks = [
-            f"{name} {sum(layer.num_heads for layer in layers)} in {len(layers)} layers"
-            for name, layers in self.config.attentions().items()
-        ]
+        types = ", ".join(sorted({str(array.dtype) for array in jax.tree.leaves(arrays(self))}))
+        counts = {name: sum(layer.num_heads for layer in of) for name, of in self.config.attentions().items()}
+        layers = {name: len(of) for name, of in self.config.attentions().items()}
+        heads = ", ".join(f"{name} {count} in {layers[name]} layers" for name, count in counts.items())
         history = ", ".join(str(entry.get("action", "?")) for entry in self.history[-5:])
-        lines = [
-            f"Model: {kind_of(self.config)}, width {self.config.width}{self.config.output_description()}",
-            f"  heads: {', '.join(stacks)}",
-            f"  parameters: {self.num_parameters:,}" + (f" ({', '.join(types)})" if types else ", none loaded"),
-            f"  tokenizer: {'none' if self.tokenizer is None else 'yes'}"
-            + (f"; history: {history}" if history else ""),
-        ]
-        return "\n".join(lines)
+        return (
+            f"Model: {kind_of(self.config)}, width {self.config.width}{self.config.output_description()}\n"
+            f"  heads: {heads}\n"
+            f"  parameters: {self.num_parameters:,}{f' ({types})' if types else ', none loaded'}\n"
+            f"  tokenizer: {'none' if self.tokenizer is None else 'yes'}{history and f'; history: {history}'}"
+        )
 
-    def __str__(self) -> str:
-        return repr(self)
+    __str__ = __repr__
 
     @property
     def num_parameters(self) -> int:
@@ -259,7 +251,7 @@ class Model(nnx.Module):
         else:
             parts = weights_of(self)
             model = Model(config, {name: arrays(part) for name, part in parts.items() if name not in stacks}, **about)
-            for name in filter(stacks.__contains__, parts):  # as they are, with whatever has been put into them
+            for name in stacks.keys() & parts.keys():  # as they are, with whatever has been put into them
                 setattr(model, name, own_copy(parts[name]))
         model.deterministic = self.deterministic
         return model
@@ -286,7 +278,6 @@ class Model(nnx.Module):
         return model
 
     def with_entry(self, action: str, **details: Any) -> Model:
-        """Return the model with one more change in its history."""
         return self.replace(history=(*self.history, history_entry(action, **details)))
 
     def save(self, path: str | Path) -> None:
@@ -302,7 +293,7 @@ class Model(nnx.Module):
             CheckpointError: the path exists and is not a model directory, or holds files that headjax did not write.
             ParameterError: the parameters are not those the config declares, or not finite.
         """
-        save(path, Saved(self.config, self.params, self.history, self.tokenizer, self.files))
+        save(path, self)
 
 
 def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:

@@ -11,6 +11,7 @@ from headjax.core.errors import ConfigError
 from headjax.core.serialize import kind_of, to_data
 from headjax.core.tensors import initialize
 from headjax.models.decoder import DecoderConfig
+from headjax.models.encoder import EncoderConfig
 from headjax.models.model import Model
 from headjax.models.tasks import TaskOutput
 
@@ -43,10 +44,9 @@ def with_task(model: Model, task: TaskOutput, *, seed: int = 0) -> Model:
     changes: dict[str, Any] = {}
     if isinstance(config, DecoderConfig):
         changes = {"tied": True, "output_bias": False, "softcap": None}  # as of no language model
-    elif task.needs_pooler and not config.pools:
+    elif isinstance(config, EncoderConfig) and task.needs_pooler and not config.pools:
         changes = {"pooler": "tanh"}
     new_config = dataclasses.replace(config, task=task, **changes)
-    tensors = new_config.tensors()
-    fresh = {name: tensors[name] for name in ("output", *(["pooler"] if "pooler" in changes else []))}
+    fresh = {name: new_config.tensors()[name] for name in ("output", *({"pooler"} & changes.keys()))}
     params = model.params | initialize(fresh, jax.random.key(seed), config.initializer)
     return model.replace(config=new_config, params=params).with_entry("task", output=to_data(task))

@@ -61,44 +61,39 @@ def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) ->
         length: tokens of one example; of each side in encoder-decoders. Vision models have their own.
         compute: its `dtype` is that of the cache.
     """
-    layers = [layer for stack in config.attentions() for layer in _summarize_stack(config, stack, length, compute)]
+    width, length = config.width, config.example_length(length)
+
+    @functools.cache
+    def counts(attention: Kind, stack: str) -> dict[str, Any]:
+        """Count a layer; those that differ in no more than their heads' numbers are counted once."""
+        module = attention.module(width, width)
+        cached = 0 if stack == "encoder" else module.cache_size()
+        return {
+            "kind": kind_of(attention),
+            "sizes": _sizes(to_data(attention)),
+            "parameters": declared.count(declared_weights(module)),
+            "flops": module.flops(length, length),
+            "cache_bytes_per_token": cached * compute.type.itemsize,
+        }
+
+    layers = tuple(
+        LayerSummary(
+            stack=site.head_stack,
+            layer=site.layer,
+            heads=site.attention.ids,
+            tied_layers=site.tied,
+            **counts(site.attention.structure(), site.head_stack),
+        )
+        for site in config.sites()
+    )
     return ModelSummary(
         parameters=declared.count(config.tensors()),
         heads=sum(len(layer.heads) for layer in layers),
         flops=config.flops(length),
         cache_bytes_per_token=sum(layer.cache_bytes_per_token for layer in layers if layer.stack == "decoder"),
-        length=config.attention_lengths(layers[0].stack, length)[0],
-        layers=tuple(layers),
+        length=length,
+        layers=layers,
     )
-
-
-def _summarize_stack(config: ModelConfig, head_stack: str, length: int, compute: Compute) -> list[LayerSummary]:
-    """Count every layer of a head stack; layers that differ in no more than their heads' numbers are counted once."""
-    width = config.width
-    query, key = config.attention_lengths(head_stack, length)
-
-    @functools.cache
-    def counts(attention: Kind) -> dict[str, Any]:
-        module = attention.module(width, width)
-        cached = 0 if head_stack == "encoder" else module.cache_size()
-        return {
-            "kind": kind_of(attention),
-            "sizes": _sizes(to_data(attention)),
-            "parameters": declared.count(declared_weights(module)),
-            "flops": module.flops(query, key),
-            "cache_bytes_per_token": cached * compute.type.itemsize,
-        }
-
-    return [
-        LayerSummary(
-            stack=head_stack,
-            layer=site.layer,
-            heads=site.attention.ids,
-            tied_layers=site.tied,
-            **counts(site.attention.structure()),
-        )
-        for site in config.sites([head_stack])
-    ]
 
 
 def _sizes(data: Mapping[str, Any]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from headjax.core.errors import DataError, require
 from headjax.core.fields import Listed, Size
 from headjax.core.kind import Kind
 from headjax.core.serialize import kind
-from headjax.core.tensors import Initializer, TruncatedNormal, Zeros, weight
+from headjax.core.tensors import Initializer, TruncatedNormal, bias_weight, weight
 from headjax.models.config import STACK_FIELDS, Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
 from headjax.models.model import Model, probes_of
@@ -100,13 +100,7 @@ class VisionConfig(ModelConfig):
         return (self.image_size // self.patch_size) ** 2 + 1 + self.distillation_token
 
     @property
-    def pools(self) -> bool:
-        """Whether there is a pooled vector."""
-        return True
-
-    @property
     def features(self) -> int:
-        """Size of what the task reads."""
         return 2 * self.width if self.patch_mean else self.width
 
     def example_batch(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -117,8 +111,8 @@ class VisionConfig(ModelConfig):
     def ranges(self) -> dict[str, Range]:
         return self.task.ranges(NO_TOKENS)
 
-    def attention_lengths(self, head_stack: str, length: int) -> tuple[int, int]:
-        return self.length, self.length
+    def example_length(self, length: int) -> int:
+        return self.length
 
 
 class Vision(Model, config=VisionConfig):
@@ -133,16 +127,7 @@ class Vision(Model, config=VisionConfig):
     config: VisionConfig
 
     def __init__(self, config: VisionConfig, *args: Any, **options: Any) -> None:
-        self.patches = PatchEmbeddings(
-            config.width,
-            config.length,
-            config.patch_size,
-            config.channels,
-            distillation_token=config.distillation_token,
-            bias=config.patch_bias,
-            norm=config.norm if config.embedding_norm else None,
-            dropout=config.embeddings_rate,
-        )
+        self.patches = PatchEmbeddings(config)
         self.encoder = Stack(config.stacks()["encoder"])
         if config.pooler is not None:
             self.pooler = Pooler(config.width, config.pooler)
@@ -197,26 +182,16 @@ class Vision(Model, config=VisionConfig):
 class PatchEmbeddings(nnx.Module):
     """dropout(norm([class token, distillation token, patch_1 W + b, ...] + positions)), patches row by row."""
 
-    def __init__(
-        self,
-        width: int,
-        length: int,  # number of vectors, those of tokens included
-        patch_size: int,  # pixels
-        channels: int,
-        *,
-        distillation_token: bool = False,
-        bias: bool = True,
-        norm: Norm | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        self.dropout = dropout
-        square = (channels, patch_size, patch_size)
-        self.kernel = weight((*square, width), (None, None, None, "embed"), inputs=(0, 1, 2))
-        self.bias = weight((width,), ("embed",), Zeros(), decay=False) if bias else None
+    def __init__(self, config: VisionConfig) -> None:
+        width, side = config.width, config.patch_size
+        self.dropout = config.embeddings_rate
+        square = (config.channels, side, side, width)
+        self.kernel = weight(square, (None, None, None, "embed"), inputs=(0, 1, 2))
+        self.bias = bias_weight(config.patch_bias, (width,), ("embed",))
         self.class_token = weight((width,), ("embed",))
-        self.position = weight((length, width), (None, "embed"))
-        self.distillation_token = weight((width,), ("embed",)) if distillation_token else None
-        self.norm = None if norm is None else norm.module(width)
+        self.position = weight((config.length, width), (None, "embed"))
+        self.distillation_token = weight((width,), ("embed",)) if config.distillation_token else None
+        self.norm = config.norm.module(width) if config.embedding_norm else None
 
     def __call__(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
         """`[batch, channels, height, width]` pixels to `[batch, length, width]`."""

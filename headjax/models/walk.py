@@ -2,17 +2,17 @@
 
 Any `nnx.Module` may offer this walk. Heads are then ablated from their own block on, and not by whole passes:
 
-    model.embed(batch)     # the state that enters the first block: arrays, in any tree
-    model.blocks()         # modules of the model in the order of computation, each a function from state to state
-    model.finish(state)    # what model(batch) returns, from the state after the last block
+    model.embed(batch, compute)     # the state that enters the first block: arrays, in any tree
+    model.blocks()                  # modules of the model in the order of computation, each from state to state
+    model.finish(state, compute)    # what model(batch) returns, from the state after the last block
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,42 +27,19 @@ FEED_FORWARD = "feed_forward"
 """Slot of the feed-forward sub-layer, beside `attention` and `cross_attention`."""
 
 
-class Walkable(Protocol):
-    """A module that offers the walk."""
-
-    config: Any
-
-    def embed(self, batch: Any, compute: Compute = ...) -> Any:
-        """Return the state that enters the first block."""
-
-    def blocks(self) -> Sequence[Any]:
-        """Return the blocks in the order of computation."""
-
-    def finish(self, state: Any, compute: Compute = ...) -> Any:
-        """Return what a call returns, from the state after the last block."""
-
-
 class SubLayerSeen(NamedTuple):
     """A sub-layer as it joins the residual stream: the stream becomes shortcut * stream + branch * output.
 
     The output is a linear map of the features: the heads' contexts side by side, or the inner activations of the
     feed-forward.
-
-    Attributes:
-        stream: `[batch, length, width]`, before the sub-layer.
-        output: `[batch, length, width]`, bias included.
-        features: `[batch, length, features]`.
-        mask: `[batch, length]` bool, False at padding; None without padding.
-        shortcut: `[width]`.
-        branch: `[width]`.
     """
 
-    stream: jax.Array
-    output: jax.Array
-    features: jax.Array
-    mask: jax.Array | None
-    shortcut: jax.Array
-    branch: jax.Array
+    stream: jax.Array  # [batch, length, width], before the sub-layer
+    output: jax.Array  # [batch, length, width], bias included
+    features: jax.Array  # [batch, length, features]
+    mask: jax.Array | None  # [batch, length] bool, False at padding; None without padding
+    shortcut: jax.Array  # [width]
+    branch: jax.Array  # [width]
 
 
 class WalkBlock(nnx.Module):
@@ -73,7 +50,6 @@ class WalkBlock(nnx.Module):
         return self.run(state, ForwardOptions(compute=compute))
 
     def run(self, state: State, options: ForwardOptions) -> State:
-        """Return the state after the block."""
         raise NotImplementedError
 
     def named_sites(self, sites: tuple[Any, ...]) -> list[Any]:
@@ -143,36 +119,32 @@ class LayerBlock(WalkBlock):
 
     def holding(self, layer: Block, columns: jax.Array | None = None) -> LayerBlock:
         """Return the block with another layer; `columns` are its heads' places in the position bias, where others."""
-        return LayerBlock(
-            self.config, self.stack, layer, self.place.value, self.columns if columns is None else columns
-        )
+        columns = self.columns if columns is None else columns
+        return LayerBlock(self.config, self.stack, layer, self.place.value, columns)
 
     def named_sites(self, sites: tuple[Any, ...]) -> list[Any]:
-        layer = self.config.stacks()[self.stack].layers[self.place.value]
-        named = []
-        for site in sites:
-            slot = site.path.removeprefix("layer.")
-            stacks = [name for name, place in HEAD_STACKS.items() if place == (self.stack, slot)]
-            if stacks:
-                ids = tuple(getattr(layer, slot).ids)
+        number, named = self.place.value, {site.path: site for site in sites}
+        for head_stack, (stack, slot) in HEAD_STACKS.items():
+            site = named.get(f"layer.{slot}") if stack == self.stack else None
+            if site is not None:
+                ids = getattr(self.config.stacks()[stack].layers[number], slot).ids
                 names = ids if len(ids) == site.heads else None
-                site = dataclasses.replace(site, first=(stacks[0], self.place.value), ids=names)  # noqa: PLW2901
-            named.append(site)
-        return named
+                named[site.path] = dataclasses.replace(site, first=(head_stack, number), ids=names)
+        return list(named.values())
 
 
 class NextStack(WalkBlock):
     """The step from the state after the encoder's last layer to the state before the decoder's first one."""
 
-    def __init__(self, model: Walkable) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
 
     def run(self, state: State, options: ForwardOptions) -> State:
-        entered: State = cast(Any, self.model).enter_decoder(state, options.compute, options.key)
+        entered: State = self.model.enter_decoder(state, options.compute, options.key)
         return entered
 
 
-def blocks_of(model: Walkable, *, backwards: bool = False) -> Iterator[LayerBlock | NextStack]:
+def blocks_of(model: Any, *, backwards: bool = False) -> Iterator[LayerBlock | NextStack]:
     """Yield the blocks of a model of headjax, each with copies of its layer's arrays; or from the last one on."""
     stacks, direction = model.config.stacks(), -1 if backwards else 1
     for place, name in [*enumerate(stacks)][::direction]:
@@ -216,7 +188,7 @@ def step(block: Any, state: Any, compute: Compute = Compute()) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames="compute")
-def embed(model: Walkable, batch: Any, compute: Compute = Compute()) -> Any:
+def embed(model: Any, batch: Any, compute: Compute = Compute()) -> Any:
     """Return the state that enters the first block, jitted."""
     return model.embed(batch, compute=compute)
 

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from headjax.core.derivatives import softmax
 from headjax.core.errors import KernelError
 from headjax.mesh.mesh import current_mesh
-from headjax.nn.kernels.choose import KERNELS, OURS, REFERENCE, choose, current_target
-from headjax.nn.kernels.stock import spread
+from headjax.nn.kernels import KERNELS, OURS, choose, current_target, spread
 from headjax.nn.operands import Attended, AttentionCache, AttentionInputs, Dropout, KeyValues, Mask
 
 
@@ -49,36 +47,21 @@ class AttentionOptions(NamedTuple):
         bias = self.bias
         if bias is not None and (bias.ndim < 4 or bias.shape[3] != key.shape[1]):  # all four axes, an entry for a key
             bias = jnp.broadcast_to(bias, (*(1,) * (4 - bias.ndim), *bias.shape[:-1], key.shape[1]))
-        operands = AttentionInputs(
-            query, key, value, scale, self.mask, bias, self.dropout, mixing, self.observe, self.softcap
-        )
-        machine, mesh, heads = current_target(), current_mesh(), query.shape[2] if mixing is None else len(mixing)
+        options = (self.mask, bias, self.dropout, mixing, self.observe, self.softcap)
+        operands, machine, mesh = AttentionInputs(query, key, value, scale, *options), current_target(), current_mesh()
         for name, array in {"key": key, "value": value}.items():
-            if not array.shape[2] or heads % array.shape[2]:
-                raise KernelError(f"{name} heads: {array.shape[2]} does not divide the {heads} query heads")
+            if not array.shape[2] or operands.heads % array.shape[2]:
+                raise KernelError(f"{name} heads: {array.shape[2]} does not divide the {operands.heads} query heads")
         alone = machine if mesh is None else machine._replace(devices=1)
         name = choose(self.implementation, operands, alone, self.probabilities or self.observe is not None)
         if mixing is not None and name != OURS:
             operands = operands._replace(query=query * mixing[None, None], mixing=None)
-        compute: Callable[..., Attended] = einsum_attention if name == REFERENCE else KERNELS[name].load()
+        compute: Callable[..., Attended] = KERNELS[name].compute or einsum_attention
         if name == OURS:  # Pallas interprets it on a CPU
             compute = functools.partial(compute, interpret=machine.platform == "cpu")
         if mesh is not None and not KERNELS[name].partitioned:
             compute = spread(compute, mesh)
         return compute(operands)
-
-
-class AttentionResult(NamedTuple):
-    """Result of `run_attention`.
-
-    Attributes:
-        outputs: `[batch, query, width]`.
-        cache: Cache with the keys and values of x in it; None without one.
-    """
-
-    outputs: jax.Array
-    attended: Attended
-    cache: AttentionCache | None
 
 
 def run_attention(
@@ -87,11 +70,11 @@ def run_attention(
     memory: jax.Array | KeyValues | None = None,
     options: AttentionOptions = AttentionOptions(),
     cache: AttentionCache | None = None,
-) -> AttentionResult:
+) -> tuple[jax.Array, Attended, AttentionCache | None]:
     """Compute an attention module's `__call__` for one axis of examples, as layers and decoding steps do.
 
     `memory` may also be its own `key_values`, computed before. With a cache, x stands behind the tokens in it, and the
-    keys and values of x join theirs.
+    keys and values of x join theirs. Returns the outputs `[batch, query, width]`, what they combine, and the new cache.
     """
     if isinstance(memory, dict):
         key_values = memory
@@ -101,7 +84,7 @@ def run_attention(
         known_empty, cache = isinstance(cache.used, int), cache.append(key_values, x.shape[1])
         key_values = key_values if known_empty else cache.key_values()
     attended = module.attend(x, key_values, options)
-    return AttentionResult(module.combine(attended.context), attended, cache)
+    return module.combine(attended.context), attended, cache
 
 
 def attend(
@@ -116,6 +99,20 @@ def attend(
     are those of `AttentionOptions`.
     """
     return AttentionOptions(**options)(query, key, value, scale=scale, mixing=mixing)
+
+
+@jax.custom_jvp
+def softmax(logits: jax.Array) -> jax.Array:
+    """exp(l_k) / sum_j exp(l_j) over the last axis, whose derivative in closed form keeps the output alone."""
+    return jax.nn.softmax(logits, axis=-1)
+
+
+@softmax.defjvp
+def _softmax_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Tangent: d p = p (d l - sum_j p_j d l_j)."""
+    ((logits,), (change,)) = primals, tangents
+    p = softmax(logits)
+    return p, p * (change - (p * change).sum(axis=-1, keepdims=True))
 
 
 def einsum_attention(operands: AttentionInputs) -> Attended:

@@ -27,24 +27,7 @@ CACHE = "cache"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """The sizes and options of one layer, as its family's config gives them.
-
-    Attributes:
-        width: Width of the residual stream.
-        hidden: Units of the feed-forward.
-        cross_attention: Attention to an encoder's output.
-        activation: See `FeedForward`, as `gated` and `feed_forward_bias`.
-        residual: See `Residual`, as `norm` and `alpha`.
-        dropout: Rate on each sub-layer's output.
-        attention_dropout: Rate on attention probabilities.
-        feed_forward_dropout: Rate on the inner feed-forward activations.
-        stochastic_depth: Rate at which an example skips a sub-layer of the stack's last layer in training; rates grow
-            evenly from 0 at the first layer (Huang et al. 2016; DeiT).
-        attention_softcap: `AttentionOptions.softcap` of the self-attention.
-        window: Self-attention sees only keys at a distance below this, before and after.
-        attention_norm: Whether `norm` stands before self-attention too, where it does before sub-layers.
-        depth: Number of layers of the stack.
-    """
+    """The sizes and options of one layer; those without a comment are explained by its family's config."""
 
     width: int
     attention: Kind
@@ -61,9 +44,9 @@ class LayerConfig:
     feed_forward_dropout: float = 0.0
     stochastic_depth: float = 0.0
     attention_softcap: float | None = None
-    window: int | None = None
-    attention_norm: bool = True
-    depth: int = 1
+    window: int | None = None  # self-attention sees only keys at a distance below this, before and after
+    attention_norm: bool = True  # whether `norm` stands before self-attention too, where it does before sub-layers
+    depth: int = 1  # number of layers of the stack
 
     @functools.cached_property
     def slots(self) -> tuple[str, ...]:
@@ -77,11 +60,9 @@ class LayerConfig:
         return tuple(f"{slot}_residual" for slot in self.slots)
 
     def make_feed_forward(self) -> FeedForward:
-        """Return the feed-forward, its weights declared and not drawn."""
         return FeedForward(self.width, self.hidden, self.activation, gated=self.gated, bias=self.feed_forward_bias)
 
     def feed_forward_flops(self, length: int) -> int:
-        """Count the floating-point operations of the feed-forward for one sequence."""
         return _feed_forward_flops(self.width, self.hidden, self.gated, length)
 
     def flops(self, length: int) -> int:
@@ -181,31 +162,31 @@ class Block(nnx.Module):
     ) -> jax.Array:
         """Return the outputs of an attention; report what the probe returns, and the cache after new tokens."""
         attention, config, probe = getattr(self, slot), self.config, options.probe
-        call = AttentionOptions(
-            positions=state.positions,
-            probabilities=probe is not None,
-            implementation=options.compute.attention,
-            queries=state.query_mask,
-        )
         memory: jax.Array | KeyValues | None = None
+        mask, bias, softcap = state.mask, state.bias, config.attention_softcap
         if slot == "cross_attention":
             memory = cache if isinstance(cache, dict) else state.memory
             if memory is None:
                 raise DataError("memory: cross-attention needs an encoder's output to attend to")
-            rate = Dropout(config.attention_dropout, fold(options.key, 2))
-            call = call._replace(mask=state.memory_mask, dropout=rate)
-        else:
-            mask = state.mask
-            if config.window is not None:
-                mask = dataclasses.replace(mask or Mask(), window=config.window)
-            rate = Dropout(config.attention_dropout, fold(options.key, 0))
-            call = call._replace(mask=mask, bias=state.bias, dropout=rate, softcap=config.attention_softcap)
-        cache = cache if isinstance(cache, AttentionCache) else None
-        result = run_attention(attention, inputs, memory, call, cache)
-        if result.cache is not None:
-            reports[CACHE] = result.cache.entries
+            mask, bias, softcap = state.memory_mask, None, None
+        elif config.window is not None:
+            mask = dataclasses.replace(mask or Mask(), window=config.window)
+        call = AttentionOptions(
+            mask,
+            bias,
+            Dropout(config.attention_dropout, fold(options.key, 0 if memory is None else 2)),
+            state.positions,
+            probabilities=probe is not None,
+            implementation=options.compute.attention,
+            queries=state.query_mask,
+            softcap=softcap,
+        )
+        before = cache if isinstance(cache, AttentionCache) else None
+        outputs, attended, after = run_attention(attention, inputs, memory, call, before)
+        if after is not None:
+            reports[CACHE] = after.entries
         if probe is not None:
             read: Any = inputs if memory is None else memory
-            read = None if cache is not None or isinstance(read, dict) else read
-            reports[slot] = probe(Probe(slot, attention, inputs, result.attended, call.mask, state.query_mask, read))
-        return result.outputs
+            read = None if before is not None or isinstance(read, dict) else read
+            reports[slot] = probe(Probe(slot, attention, inputs, attended, call.mask, state.query_mask, read))
+        return outputs

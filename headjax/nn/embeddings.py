@@ -23,13 +23,9 @@ PositionKind = Literal["learned", "learned_present", "sinusoidal", "sinusoidal_e
 
 
 class Range(NamedTuple):
-    """The integers `low <= i < high`, by a plural noun; `ignored` is allowed too, as the label without a loss.
+    """The integers `low <= i < high`, by a plural noun; `ignored` is allowed too, as the label without a loss."""
 
-    Attributes:
-        high: End of the range; None is no limit.
-    """
-
-    high: int | None
+    high: int | None  # None is no limit
     what: str
     low: int = 0
     ignored: int | None = None
@@ -59,16 +55,8 @@ class Positions:
     max_length: int | None
     offset: int = 0
 
-    def validate(self) -> None:
-        """Raise `ConfigError` naming the config's field that cannot be used."""
-        if self.learned:
-            require(self.max_length is not None, "max_length", "missing; learned positions need their number")
-        if self.kind == "learned_present":
-            require(self.offset >= 1, "position_offset", "must be at least 1, row offset - 1 is that of padding")
-
     @property
     def learned(self) -> bool:
-        """Whether there is a table of vectors."""
         return self.kind.startswith("learned")
 
     def table(self, width: int) -> nnx.Param[Any] | None:
@@ -86,7 +74,6 @@ class Positions:
 
     @property
     def range(self) -> Range:
-        """The positions that a batch may give itself."""
         return Range(self.max_length, "positions", -self.offset)
 
     def count(self, tokens: jax.Array) -> jax.Array:
@@ -182,11 +169,8 @@ class RelativeBuckets(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.buckets % 4 == 0, "buckets", f"must be a multiple of 4, got {self.buckets}")
-        require(
-            self.max_distance > self.buckets // 2,
-            "max_distance",
-            f"must be above half the buckets ({self.buckets // 2}), got {self.max_distance}",
-        )
+        half, far = self.buckets // 2, self.max_distance
+        require(far > half, "max_distance", f"must be above half the buckets ({half}), got {far}")
 
 
 class RelativePositionBias(nnx.Module):
@@ -203,7 +187,6 @@ class RelativePositionBias(nnx.Module):
         return jnp.moveaxis(jnp.take(self.table[...], buckets, axis=0), -1, 1)
 
     def bucket(self, distance: jax.Array) -> jax.Array:
-        """The bucket of each signed distance (key minus query)."""
         count = self.config.buckets // 2 if self.bidirectional else self.config.buckets
         first = jnp.where(distance > 0, count, 0) if self.bidirectional else jnp.zeros_like(distance)
         size = jnp.abs(distance) if self.bidirectional else jnp.maximum(-distance, 0)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from headjax.core.errors import require
 from headjax.core.fields import Count, Listed, Positive, Size
 from headjax.core.kind import Kind
-from headjax.core.tensors import bias_weight, weight, with_axes
+from headjax.core.tensors import bias_weight, redeclared, weight
 from headjax.nn.attend import AttentionOptions
 from headjax.nn.module import AttentionModule, Ids, formulation
 from headjax.nn.multi_head import GroupedAttention
@@ -104,13 +104,7 @@ class LatentAttention(AttentionModule):
         require(not lonely, "query_norm", "normalises the latent of query_rank, which is None")
 
     @property
-    def values(self) -> int:
-        """Size of each value."""
-        return self.kind.head_dim if self.kind.value_dim is None else self.kind.value_dim
-
-    @property
     def logit_scale(self) -> float:
-        """Factor of the dot products."""
         return self.kind.scale or logit_scale(self.kind.head_dim + self.kind.rotary_dim, self.kind.rotary)
 
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
@@ -144,7 +138,6 @@ class LatentAttention(AttentionModule):
         return attended._replace(context=context if self.value_bias is None else context + self.value_bias[None, None])
 
     def absorbs(self, query_length: int) -> bool:
-        """Return whether heads attend to c itself."""
         return query_length <= 1
 
     def _queries(self, inputs: jax.Array, call: AttentionOptions) -> tuple[jax.Array, jax.Array | None]:
@@ -201,7 +194,7 @@ class CompressedAttention(AttentionModule):
         for name in READING:
             read = getattr(self.inner, name, None)
             if read is not None:
-                setattr(self.inner, name, with_axes(read, ("latent", *read.out_sharding[1:])))
+                setattr(self.inner, name, redeclared(read, read.shape, ("latent", *read.out_sharding[1:])))
 
     @classmethod
     def check_options(cls, kind: Kind) -> None:

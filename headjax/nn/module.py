@@ -15,7 +15,7 @@ from flax import nnx
 
 from headjax.core import serialize
 from headjax.core import tensors as declared_tensors
-from headjax.core.errors import ConfigError, HeadjaxError, require
+from headjax.core.errors import HeadjaxError, require
 from headjax.core.fields import Count, options_of
 from headjax.core.kind import Kind
 from headjax.core.modules import arrays, bind, declared
@@ -139,10 +139,8 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
     def __init__(self, width: int, memory_width: int | None = None, *, kind: Kind, **setting: Any) -> None:
         self.kind, self.setting = kind, Setting(**setting)
         rate, dtype = self.setting.dropout_rate, self.setting.dtype
-        if not 0.0 <= rate < 1.0:
-            raise ConfigError(f"dropout_rate: must be at least 0 and below 1, got {rate}")
-        self.width = width
-        self.memory_width = width if memory_width is None else memory_width
+        require(0.0 <= rate < 1.0, "dropout_rate", f"must be at least 0 and below 1, got {rate}")
+        self.width, self.memory_width = width, width if memory_width is None else memory_width
         dtype, rules = None if dtype is None else jnp.dtype(dtype), tuple(dict(self.setting.rules).items())
         self.setting = self.setting._replace(dtype=dtype, rules=rules)
         self.deterministic = False
@@ -192,6 +190,11 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
         """The KV head that each query head reads; by default each has its own."""
         return tuple(range(self.num_heads))
 
+    @property
+    def values(self) -> int:
+        """Size of each value."""
+        return self.kind.head_dim if self.kind.value_dim is None else self.kind.value_dim
+
     @abc.abstractmethod
     def key_values(self, inputs: jax.Array, positions: jax.Array | None) -> KeyValues:
         """Return the keys and values of the attended sequence, or the arrays they are computed from."""
@@ -216,7 +219,7 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
 
     def cache_size(self) -> int:
         """Return the number of scalars that a decoding cache holds per token: the size of `key_values`."""
-        return _cache_size(self.kind, self.width, self.memory_width)
+        return sum(array.size for array in key_value_shapes(self, 1, jnp.float32).values())
 
     def __call__(
         self,
@@ -239,42 +242,34 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
         """
         drops = self.setting.dropout_rate > 0.0 and not (self.deterministic if deterministic is None else deterministic)
         conditions = mask if isinstance(mask, Mask) else None
+        allowed = None if mask is None or isinstance(mask, Mask) else jnp.asarray(mask)
         if is_causal:
             conditions = dataclasses.replace(conditions or Mask(), causal=True)
-        call = CallArrays(
-            x=x,
-            memory=memory,
-            mask=conditions,
-            allowed=None if mask is None or isinstance(mask, Mask) else jnp.asarray(mask),
-            bias=bias,
-            positions=positions,
-            cache=cache,
-            dropout=rngs.dropout() if rngs is not None and drops else None,
-        )
+        key = rngs.dropout() if rngs is not None and drops else None
+        call = CallArrays(x, memory, conditions, allowed, bias, positions, cache, key)
         call = jax.tree.map(jnp.asarray, call)
         check_sizes(call, self.width, self.memory_width)
         like = call.x if cache is None else (call.x, call.cache)
         return spread_by_compiler(type(self)._computed, like, self, call)
 
     def _computed(self, call: CallArrays) -> Any:
-        """Return the results of `__call__`."""
         module, setting, batch = self, self.setting, call.x.shape[:-2]
         x, memory, mask, _, bias, positions, cache, key = one_batch_axis(call, self.num_heads)
         if setting.dtype is not None:
             module, x, memory = jax.tree.map(lambda array: array.astype(setting.dtype), (self, x, memory))
         dropout = Dropout(setting.dropout_rate, key)
         options = AttentionOptions(mask, bias, dropout, positions, implementation=setting.implementation)
-        result = run_attention(module, x, memory, options, cache)
-        outputs = result.outputs.reshape(*batch, *result.outputs.shape[1:])  # [batch, query, width]
-        if result.cache is None:
+        outputs, _, cache = run_attention(module, x, memory, options, cache)
+        outputs = outputs.reshape(*batch, *outputs.shape[1:])  # [batch, query, width]
+        if cache is None:
             return outputs
-        entries = {name: array.reshape(*batch, *array.shape[1:]) for name, array in result.cache.entries.items()}
-        return outputs, result.cache._replace(entries=entries)
+        entries = {name: array.reshape(*batch, *array.shape[1:]) for name, array in cache.entries.items()}
+        return outputs, cache._replace(entries=entries)
 
     def empty_cache(self, batch: int | Sequence[int], capacity: int, dtype: Any = None) -> AttentionCache:
         """A cache with room for this many tokens of each example, in the type to compute in or another."""
         axes = (batch,) if isinstance(batch, int) else tuple(batch)
-        shapes = key_value_shapes(self, 1, capacity, dtype or self.setting.dtype or jnp.float32)
+        shapes = key_value_shapes(self, capacity, dtype or self.setting.dtype or jnp.float32)
         shapes = jax.eval_shape(lambda arrays: jax.tree.map(stored, arrays), shapes)
         entries = {name: jnp.zeros((*axes, *shape.shape[1:]), shape.dtype) for name, shape in shapes.items()}
         return AttentionCache(entries, jnp.zeros((), jnp.int32))
@@ -314,10 +309,10 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
         return module
 
 
-def key_value_shapes(module: AttentionModule, batch: int, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes of the `key_values` of an attention module that computes in a type."""
+def key_value_shapes(module: AttentionModule, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return the shapes of the `key_values` of an attention module that computes in a type, of one example."""
     shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, dtype), module)
-    inputs = jax.ShapeDtypeStruct((batch, length, module.memory_width), dtype)
+    inputs = jax.ShapeDtypeStruct((1, length, module.memory_width), dtype)
     positions = jax.ShapeDtypeStruct((1, length), jnp.int32)
     return jax.eval_shape(type(module).key_values, shapes, inputs, positions)
 
@@ -325,17 +320,11 @@ def key_value_shapes(module: AttentionModule, batch: int, length: int, dtype: An
 @functools.lru_cache(maxsize=1024)
 def _flops(kind: Kind, width: int, memory_width: int, queries: int, keys: int) -> int:
     def run(module: AttentionModule, x: jax.Array, memory: jax.Array) -> jax.Array:
-        return run_attention(module, x, memory, AttentionOptions(implementation="einsum")).outputs
+        return run_attention(module, x, memory, AttentionOptions(implementation="einsum"))[0]
 
     sizes = ((queries, width), (keys, memory_width))
     arrays = [jax.ShapeDtypeStruct((1, *size), jnp.float32) for size in sizes]
     return product_flops(run, kind.module(width, memory_width), *arrays)
-
-
-@functools.lru_cache(maxsize=1024)
-def _cache_size(kind: Kind, width: int, memory_width: int) -> int:
-    shapes = key_value_shapes(kind.module(width, memory_width), 1, 1, jnp.float32)
-    return sum(array.size for array in jax.tree.leaves(shapes))
 
 
 @formulation("no_heads")

@@ -99,18 +99,11 @@ class GroupedAttention(AttentionModule):
             require(set(index) == set(range(groups)), "kv_index", named)
 
     @property
-    def values(self) -> int:
-        """Size of each value."""
-        return self.kind.head_dim if self.kind.value_dim is None else self.kind.value_dim
-
-    @property
     def logit_scale(self) -> float:
-        """Factor of the dot products."""
         return self.kind.scale or logit_scale(self.kind.head_dim, self.kind.rotary)
 
     @property
     def kv_heads(self) -> int:
-        """Number of KV heads."""
         return self.kind.options.get("kv_heads", self.kind.num_heads)
 
     @property

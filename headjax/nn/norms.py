@@ -11,15 +11,35 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from headjax.core.derivatives import standardised
-from headjax.core.fields import NotNegative
-from headjax.core.modules import Spec
+from headjax.core.fields import Checked, NotNegative
+from headjax.core.modules import bind
 from headjax.core.serialize import kind
 from headjax.core.tensors import Constant, Ones, bias_weight, weight
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def standardised(x: jax.Array, epsilon: float) -> jax.Array:
+    """(x - mean) / sqrt(variance + epsilon) over the last axis, with a derivative in closed form."""
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
+
+
+@standardised.defjvp
+def _standardised_jvp(
+    epsilon: float, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    """Tangent: d n = (d x - mean(d x) - n mean(n d x)) / sqrt(variance + epsilon)."""
+    ((x,), (change,)) = primals, tangents
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    rate = jax.lax.rsqrt(jnp.mean(jnp.square(centred), axis=-1, keepdims=True) + epsilon)
+    normal = centred * rate
+    shift = jnp.mean(change, axis=-1, keepdims=True)
+    stretch = jnp.mean(normal * change, axis=-1, keepdims=True)
+    return normal, rate * (change - shift - normal * stretch)
+
+
 @dataclasses.dataclass(frozen=True)
-class Norm(Spec, abc.ABC):
+class Norm(Checked, abc.ABC):
     """A normalisation over the last axis: gamma * unit(x) + beta.
 
     Attributes:
@@ -85,7 +105,6 @@ class Normalisation(nnx.Module):
         self.bias = bias_weight(isinstance(config, LayerNorm) and config.bias, (width,), (axis,))
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Return the normalised inputs `[..., width]`."""
         normal = self.config.unit(inputs.astype(jnp.float32), self.config.epsilon)
         row = (1,) * (inputs.ndim - 1) + self.scale.shape
         if self.config.offset:  # added in float32, as bfloat16 would round the sum
@@ -95,13 +114,11 @@ class Normalisation(nnx.Module):
         return scaled if self.bias is None else scaled + self.bias.reshape(row)
 
     def gain(self) -> jax.Array:
-        """Return gamma `[width]`."""
         return self.scale[...] + self.config.offset if self.config.offset else self.scale[...]
 
     def holding(self, gain: jax.Array, bias: jax.Array | None) -> Normalisation:
-        """Return the norm with this gamma and this beta."""
         arrays = {"scale": gain - self.config.offset} | ({} if bias is None else {"bias": bias})
-        norm: Normalisation = self.config.bind(arrays, gain.shape[0])
+        norm: Normalisation = bind(self.config.module(gain.shape[0]), arrays)
         return norm
 
     def scaled(self, factor: jax.Array | float) -> Normalisation:

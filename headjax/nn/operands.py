@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import ArgumentError
-from headjax.mesh.random_bits import dropped
+from headjax.mesh.mesh import dropped
 
 KeyValues = dict[str, jax.Array]
 """Arrays `[batch, key, ...]` that a formulation computes from the attended sequence; a decoding cache holds them."""
@@ -70,24 +70,16 @@ class Mask:
 
 
 class Dropout(NamedTuple):
-    """Dropout, which zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate).
+    """Dropout, which zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate)."""
 
-    Dropout is the identity without a key, as outside training.
-
-    Attributes:
-        rate: Probability; `of_examples` also takes a traced one.
-    """
-
-    rate: float | jax.Array = 0.0
-    key: jax.Array | None = None
+    rate: float | jax.Array = 0.0  # traced in `of_examples` alone
+    key: jax.Array | None = None  # None, as outside training, is the identity
 
     @property
     def active(self) -> bool:
-        """Whether anything is zeroed."""
         return self.key is not None and bool(self.rate > 0.0)
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        """Return the inputs `[batch, ...]` after dropout."""
         if self.key is None or not self.active:
             return inputs
         return dropped(inputs, self.key, self.rate, inputs.shape)
@@ -120,7 +112,6 @@ class AttentionInputs(NamedTuple):
 
     @property
     def heads(self) -> int:
-        """Number of query heads."""
         return self.query.shape[2] if self.mixing is None else self.mixing.shape[0]
 
 
@@ -163,45 +154,26 @@ class AttentionCache(NamedTuple):
         return {name: stored(array) for name, array in self.entries.items()}
 
 
-class LayerCache(NamedTuple):
-    """The keys and values that one layer remembers.
-
-    Attributes:
-        attention: The entries of an `AttentionCache`.
-        cross_attention: Keys and values of the encoder's output, which never change.
-    """
-
-    attention: KeyValues
-    cross_attention: KeyValues | None = None
-
-
 class Cache(NamedTuple):
     """All that a decoder remembers of a batch between tokens.
 
-    A token has the same index in all examples, padding included, so that all examples have equal shapes. `present`
-    marks padding, and `positions` holds the tokens' positions, which a batch may give itself.
-
-    Attributes:
-        layers: Each layer's own, which can be written in place.
-        positions: `[batch, capacity]`.
-        present: `[batch, capacity]` bool, False at padding and where no token is yet.
-        used: Tokens in it, padding included; the number 0 where a program itself made it empty.
-        source: `[batch, key]` bool, False at the source's padding; None without.
+    A token has the same index in all examples, padding included, so that all examples have equal shapes. A layer
+    remembers keys and values by slot: `attention`, as in an `AttentionCache`, which can be written in place, and
+    `cross_attention`, those of the encoder's output, which never change.
     """
 
-    layers: list[LayerCache]
-    positions: jax.Array
-    present: jax.Array
-    used: jax.Array | int
-    source: jax.Array | None = None
+    layers: list[dict[str, KeyValues]]
+    positions: jax.Array  # [batch, capacity], which a batch may give itself
+    present: jax.Array  # [batch, capacity] bool, False at padding and where no token is yet
+    used: jax.Array | int  # tokens in it, padding included; the number 0 where a program itself made it empty
+    source: jax.Array | None = None  # [batch, key] bool, False at the source's padding; None without
 
     def next_positions(self, present: jax.Array) -> jax.Array:
         """Return `[batch, new]` positions of new tokens, from that of the last that is no padding on, or from 0."""
         indices = jnp.arange(self.present.shape[1])
         last = jnp.argmax(jnp.where(self.present, indices, -1), axis=1)[:, None]
-        reached = jnp.where(
-            self.present.any(axis=1, keepdims=True), jnp.take_along_axis(self.positions, last, axis=1), -1
-        )
+        reached = jnp.take_along_axis(self.positions, last, axis=1)
+        reached = jnp.where(self.present.any(axis=1, keepdims=True), reached, -1)
         return jnp.maximum(reached + jnp.cumsum(present, axis=1), 0)
 
     def repeat(self, times: int) -> Cache:
@@ -210,9 +182,9 @@ class Cache(NamedTuple):
 
     def reorder(self, rows: jax.Array) -> Cache:
         """Return the cache of these examples, each with the same source as the one whose row it takes."""
-        arrays = [layer.attention for layer in self.layers], self.positions, self.present
+        arrays = [layer["attention"] for layer in self.layers], self.positions, self.present
         entries, positions, present = jax.tree.map(lambda array: jnp.take(array, rows, axis=0), arrays)
-        layers = [layer._replace(attention=new) for layer, new in zip(self.layers, entries, strict=True)]
+        layers = [layer | {"attention": new} for layer, new in zip(self.layers, entries, strict=True)]
         return self._replace(layers=layers, positions=positions, present=present)
 
 
@@ -230,38 +202,21 @@ def append(entries: jax.Array, new: jax.Array, used: jax.Array | int) -> jax.Arr
     return jnp.expand_dims(written, units)
 
 
-def without_units(layers: list[LayerCache]) -> Any:
+def without_units(layers: list[dict[str, KeyValues]]) -> Any:
     """Return the caches without axes of size 1, the form that a loop over tokens carries."""
     # XLA drops such axes from products of matrices. Where a loop carries them, it then writes a cache twice, in both
     # shapes, and copies it four times a token.
     return jax.tree.map(lambda array: jnp.squeeze(array, _units(array)), layers)
 
 
-def with_units(carried: Any, layers: list[LayerCache]) -> list[LayerCache]:
+def with_units(carried: Any, layers: list[dict[str, KeyValues]]) -> list[dict[str, KeyValues]]:
     """Return carried caches in the shapes of `layers`."""
-    restored: list[LayerCache] = jax.tree.map(lambda array, like: array.reshape(like.shape), carried, layers)
+    restored: list[dict[str, KeyValues]] = jax.tree.map(lambda array, like: array.reshape(like.shape), carried, layers)
     return restored
 
 
 def _units(array: jax.Array) -> tuple[int, ...]:
-    """Return the axes of size 1."""
     return tuple(axis for axis, size in enumerate(array.shape) if size == 1)
-
-
-class Prompt(NamedTuple):
-    """The tokens that generation continues.
-
-    Attributes:
-        tokens: `[batch, length]`.
-        present: `[batch, length]` bool, False at padding, on whichever side.
-        cache: Cache without these tokens.
-        positions: `[batch or 1, length]`.
-    """
-
-    tokens: jax.Array
-    present: jax.Array
-    cache: Cache
-    positions: jax.Array
 
 
 LENGTHS = {"keys": "key", "query_segments": "query", "key_segments": "key", "query_positions": "query"}
@@ -280,13 +235,6 @@ class CallArrays(NamedTuple):
     positions: jax.Array | None
     cache: AttentionCache | None
     dropout: jax.Array | None  # PRNG key; None where nothing is dropped
-
-
-def require_room(used: jax.Array | int, new: int, capacity: int) -> None:
-    """Raise `ArgumentError` where a cache is known to have no room for new tokens behind those used."""
-    count = 0 if isinstance(used, jax.core.Tracer) else int(used)
-    if count + new > capacity:
-        raise ArgumentError(f"cache: holds {count} tokens of at most {capacity}, and {new} more do not fit")
 
 
 def check_sizes(call: CallArrays, width: int, memory_width: int) -> None:
@@ -312,12 +260,12 @@ def one_batch_axis(call: CallArrays, heads: int) -> CallArrays:
         cache = cache._replace(entries={name: _merged(array, batch) for name, array in cache.entries.items()})
         positions = cache.used + jnp.arange(queries)[None] if positions is None else positions
     if cache is not None and heads:  # queries count from the tokens in it, and see no place that no token has filled
-        keys = cache.capacity
-        require_room(cache.used, queries, keys)
+        keys, count = cache.capacity, 0 if isinstance(cache.used, jax.core.Tracer) else int(cache.used)
+        if count + queries > keys:  # as far as it is known
+            raise ArgumentError(f"cache: holds {count} tokens of at most {keys}, and {queries} more do not fit")
         mask = Mask(causal=True) if mask is None else mask
-        mask = (
-            mask if mask.query_offset is not None else dataclasses.replace(mask, query_offset=jnp.asarray(cache.used))
-        )
+        if mask.query_offset is None:
+            mask = dataclasses.replace(mask, query_offset=jnp.asarray(cache.used))
     bias, allowed = (_flat(name, getattr(call, name), batch, heads, queries, keys) for name in ("bias", "allowed"))
     if allowed is not None:
         hidden = float(np.finfo(np.float32).min)

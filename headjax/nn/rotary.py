@@ -62,11 +62,8 @@ class Llama3Scaling(FrequencyScaling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.low_frequency < self.high_frequency,
-            "low_frequency",
-            f"must be below high_frequency, got {self.low_frequency} and {self.high_frequency}",
-        )
+        low, high = self.low_frequency, self.high_frequency
+        require(low < high, "low_frequency", f"must be below high_frequency, got {low} and {high}")
 
     def __call__(self, frequencies: jax.Array, base: float) -> jax.Array:
         turns = self.original_length * frequencies / (2.0 * math.pi)
@@ -167,7 +164,6 @@ class Rotary(Checked, abc.ABC):
         return positions.astype(jnp.float32)[..., None] * frequencies[None, None]
 
     def __call__(self, vectors: jax.Array, positions: jax.Array) -> jax.Array:
-        """Turn `[batch, length, heads, size]` vectors at `[batch or 1, length]` positions."""
         angles = self.angles(positions, vectors.shape[-1])[:, :, None]
         dim = 2 * angles.shape[-1]
         turning, still = vectors[..., :dim].astype(jnp.float32), vectors[..., dim:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import functools
 import itertools
@@ -14,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from headjax.core.kind import Kind
-from headjax.core.modules import LayerGate, bind, fresh, stacked_module
+from headjax.core.kind import Kind, fresh
+from headjax.core.modules import LayerGate, bind, stacked_module
 from headjax.core.tensors import Params
 from headjax.nn.block import Block, LayerConfig
 from headjax.nn.embeddings import RelativeBuckets, RelativePositionBias
@@ -37,12 +36,10 @@ class LayerGroup:
 
     @functools.cached_property
     def name(self) -> str:
-        """Key of the group's parameters."""
         return f"layers_{self.start}_{self.stop - 1}"
 
     @functools.cached_property
     def count(self) -> int:
-        """Number of layers."""
         return self.stop - self.start
 
     def module(self) -> Block:
@@ -51,7 +48,6 @@ class LayerGroup:
         return layer if self.shared else stacked_module(layer, self.count)
 
     def unstack(self, params: Params) -> list[Params]:
-        """Return the parameters of each layer."""
         return list(self.unstacked(jax.tree.map(jnp.asarray, params)))
 
     def unstacked(self, layers: Any, *, backwards: bool = False) -> Iterator[Any]:
@@ -63,17 +59,29 @@ class LayerGroup:
         """Invert `unstack`."""
         return layers[0] if self.shared else _stacked(list(layers))
 
-    def tied(self, layer: int) -> tuple[int, ...]:
-        """Return the layers that share their parameters with this one, itself included."""
-        return tuple(range(self.start, self.stop)) if self.shared else (layer,)
-
     def __call__(
-        self, layers: Layers, state: State, options: ForwardOptions, columns: np.ndarray | None
+        self, layers: Layers, state: State, options: ForwardOptions, columns: Any, caches: Sequence[Any] | None = None
     ) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """Return the last layer's output and the reports of all layers; `columns` are those of the stack."""
-        if not options.compute.scan or self.count == 1 or isinstance(layers, nnx.List):
-            return self.one_by_one(layers, state, options, columns)
+        """Return the last layer's output and the layers' reports; `columns` and `caches` are those of the stack."""
+        if columns is not None:
+            columns = jnp.asarray(columns[self.start : self.stop, : len(self.layer.attention.ids)])
+        if caches is None and options.compute.scan and self.count > 1 and not isinstance(layers, nnx.List):
+            return self._scanned(layers, state, options, columns)
+        x, reports = state.x, []
 
+        def run(layer: Block, x: jax.Array, number: jax.Array, columns: jax.Array | None, cache: Any) -> Any:
+            return layer(state._replace(x=x), options, number, columns, cache)
+
+        for i, layer in enumerate(self.each(layers)):
+            of_layer = functools.partial(run, cache=None if caches is None else caches[self.start + i])
+            number, places = jnp.int32(self.start + i), None if columns is None else columns[i]
+            x, report = options.compute.rematerialised(of_layer)(layer, x, number, places)
+            reports.append(report)
+        return x, reports
+
+    def _scanned(
+        self, layers: Block, state: State, options: ForwardOptions, columns: jax.Array | None
+    ) -> tuple[jax.Array, list[dict[str, Any]]]:
         def body(x: jax.Array, of_layer: Any) -> tuple[jax.Array, dict[str, Any]]:
             weights, number, columns = of_layer
             layer = _with_shared(layers, weights) if self.shared else weights
@@ -81,26 +89,9 @@ class LayerGroup:
             return result
 
         weights = nnx.state(layers, LayerGate) if self.shared else layers
-        by_layer = weights, jnp.arange(self.start, self.stop), self._columns(columns)
+        by_layer = weights, jnp.arange(self.start, self.stop), columns
         x, reports = jax.lax.scan(options.compute.rematerialised(body), state.x, by_layer)
         return x, [jax.tree.map(lambda array, i=i: array[i], reports) for i in range(self.count)] if reports else []
-
-    def one_by_one(
-        self, layers: Layers, state: State, options: ForwardOptions, columns: Any, caches: Sequence[Any] | None = None
-    ) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """Return the last layer's output and the report of each layer, unrolled; `caches` are those of the layers."""
-        columns, reports, x = self._columns(columns), [], state.x
-
-        def run(cache: Any) -> Any:
-            return options.compute.rematerialised(
-                lambda layer, x, number, columns: layer(state._replace(x=x), options, number, columns, cache)
-            )
-
-        for i, layer in enumerate(self.each(layers)):
-            of_layer = None if columns is None else columns[i]
-            x, report = run(caches and caches[i])(layer, x, jnp.int32(self.start + i), of_layer)
-            reports.append(report)
-        return x, reports
 
     def each(self, layers: Layers) -> list[Block]:
         """Return the module of each layer, in the program that computes them."""
@@ -109,11 +100,6 @@ class LayerGroup:
         if not self.shared:
             return _split(layers, self.count)
         return [_with_shared(layers, gates) for gates in _split(nnx.state(layers, LayerGate), self.count)]
-
-    def _columns(self, columns: np.ndarray | None) -> jax.Array | None:
-        if columns is None:
-            return None
-        return jnp.asarray(columns[self.start : self.stop, : len(self.layer.attention.ids)])
 
 
 def _with_shared(layers: Any, gates: Any) -> Block:
@@ -147,27 +133,18 @@ class StackConfig:
 
     If they are shared, all layers are one layer, with one set of parameters (ALBERT, Lan et al. 2020, section 3.1).
     Probes and gates distinguish the depths; a change of parameters changes every depth.
-
-    Attributes:
-        position_bias: Bias of the self-attention's logits, for all layers.
-        normed: Whether layers that leave the stream as it is are followed by a norm.
     """
 
     layers: tuple[LayerConfig, ...]
-    position_bias: RelativeBuckets | None = None
+    position_bias: RelativeBuckets | None = None  # of the self-attention's logits, for all layers
     causal: bool = False
-    normed: bool = True
+    normed: bool = True  # whether layers that leave the stream as it is are followed by a norm
     shared: bool = False
 
     @property
     def final_norm(self) -> Norm | None:
         """Normalisation of the output, where the layers do not normalise the stream."""
         return self.layers[0].norm if self.layers[0].residual in BEFORE and self.normed else None
-
-    @property
-    def crossed(self) -> bool:
-        """Whether the layers have cross-attention."""
-        return self.layers[0].cross_attention is not None
 
     @functools.cached_property
     def groups(self) -> tuple[LayerGroup, ...]:
@@ -181,11 +158,7 @@ class StackConfig:
 
     def tied_layers(self, layer: int) -> tuple[int, ...]:
         """Return the layers that share their parameters with this one, itself included, and only change together."""
-        return self.group_of(layer).tied(layer)
-
-    def group_of(self, layer: int) -> LayerGroup:
-        """Return the group of a layer, by the layer's number."""
-        return self.groups[bisect.bisect_right(self.groups, layer, key=lambda group: group.start) - 1]
+        return tuple(range(len(self.layers))) if self.shared else (layer,)
 
     def attentions(self, slot: str) -> tuple[Kind, ...]:
         """Return the formulations in a slot (`attention` or `cross_attention`), by layer."""
@@ -205,11 +178,9 @@ class StackConfig:
         return sum(group.count * group.layer.flops(length) for group in self.groups)
 
     def unstack(self, params: Params) -> list[Params]:
-        """Return the parameters as one dict per layer."""
         return [layer for group in self.groups for layer in group.unstack(params[group.name])]
 
     def modules(self, params: Params) -> list[Block]:
-        """Return each layer as a module with its own arrays."""
         pairs = zip(self.layers, self.unstack(params), strict=True)
         return [bind(fresh(Block, layer), arrays) for layer, arrays in pairs]
 
@@ -234,15 +205,11 @@ class Stack(nnx.Module):
         self, state: State, options: ForwardOptions = ForwardOptions(), caches: Sequence[Any] | None = None
     ) -> tuple[State, list[dict[str, Any]]]:
         """Return the state after the last layer, and the layers' reports: what a probe returned, and new caches."""
-        columns, reports = self.config.columns, list[dict[str, Any]]()
+        reports: list[dict[str, Any]] = []
         for group in self.config.groups:
-            layers = getattr(self, group.name)
-            if caches is None:
-                x, of_layers = group(layers, state, options, columns)
-            else:
-                x, of_layers = group.one_by_one(layers, state, options, columns, caches[group.start : group.stop])
+            x, of_layers = group(getattr(self, group.name), state, options, self.config.columns, caches)
             state = state._replace(x=x)
-            reports.extend(of_layers)
+            reports += of_layers
         return state, reports
 
     def biased(self, state: State, keys: jax.Array | None = None) -> State:

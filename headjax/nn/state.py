@@ -65,7 +65,6 @@ class Compute(Checked):
 
     @property
     def type(self) -> jnp.dtype:
-        """The compute type as a dtype."""
         return jnp.dtype(self.dtype)
 
     def for_training(self, layers: int) -> Compute:
@@ -82,47 +81,28 @@ class Compute(Checked):
 
 
 class State(NamedTuple):
-    """The residual stream, and the other inputs of the layers of a stack.
+    """The residual stream, and the other inputs of the layers of a stack."""
 
-    Attributes:
-        x: `[batch, length, width]`, the residual stream.
-        memory: `[batch, key, width]`, output of the stack before, for cross-attention.
-        bias: `[1 or batch, heads, query, key]`, position bias of the self-attention's logits.
-        mask: Which keys each query of the self-attention may see.
-        positions: `[batch or 1, length]`; None counts from 0.
-        query_mask: `[batch, length]` bool, False at padding; None without padding.
-        memory_mask: Which keys of the memory each query may see.
-    """
-
-    x: jax.Array
-    memory: jax.Array | None = None
-    bias: jax.Array | None = None
+    x: jax.Array  # [batch, length, width], the residual stream
+    memory: jax.Array | None = None  # [batch, key, width], output of the stack before, for cross-attention
+    bias: jax.Array | None = None  # [1 or batch, heads, query, key], position bias of the self-attention's logits
     batch: Mapping[str, Any] = {}
-    mask: Mask | None = None
-    positions: jax.Array | None = None
-    query_mask: jax.Array | None = None
-    memory_mask: Mask | None = None
+    mask: Mask | None = None  # which keys each query of the self-attention may see
+    positions: jax.Array | None = None  # [batch or 1, length]; None counts from 0
+    query_mask: jax.Array | None = None  # [batch, length] bool, False at padding; None without padding
+    memory_mask: Mask | None = None  # which keys of the memory each query may see
 
 
 class Probe(NamedTuple):
-    """One attention call as a probe function sees it.
+    """One attention call as a probe function sees it."""
 
-    Attributes:
-        slot: `attention` or `cross_attention`.
-        module: The attention.
-        inputs: `[batch, query, width]`, from which queries are computed.
-        mask: Which keys each query may see.
-        query_mask: `[batch, query]` bool, False at padding; None without padding.
-        memory_inputs: `[batch, key, width]`, keys and values of these; None with a cache.
-    """
-
-    slot: str
+    slot: str  # attention or cross_attention
     module: Any
-    inputs: jax.Array
+    inputs: jax.Array  # [batch, query, width], from which queries are computed
     attended: Attended
-    mask: Mask | None
-    query_mask: jax.Array | None
-    memory_inputs: jax.Array | None = None
+    mask: Mask | None  # which keys each query may see
+    query_mask: jax.Array | None  # [batch, query] bool, False at padding; None without padding
+    memory_inputs: jax.Array | None = None  # [batch, key, width], keys and values of these; None with a cache
 
 
 ProbeFunction = Callable[[Probe], Any]
@@ -130,22 +110,14 @@ ProbeFunction = Callable[[Probe], Any]
 
 
 class ResidualStep(NamedTuple):
-    """A sub-layer f about to join the residual stream.
+    """A sub-layer f about to join the residual stream."""
 
-    Attributes:
-        slot: `attention`, `cross_attention` or `feed_forward`.
-        x: `[batch, length, width]`, the stream.
-        read: The stream that f reads: x, or in a parallel layer what enters the layer.
-        f: The sub-layer, dropout included; its outputs have the shape of its inputs.
-        mask: `[batch, length]` bool, False at padding; None without padding.
-    """
-
-    slot: str
+    slot: str  # attention, cross_attention or feed_forward
     residual: Residual
-    x: jax.Array
-    read: jax.Array
-    f: Callable[[jax.Array], jax.Array]
-    mask: jax.Array | None
+    x: jax.Array  # [batch, length, width], the stream
+    read: jax.Array  # the stream that f reads: x, or in a parallel layer what enters the layer
+    f: Callable[[jax.Array], jax.Array]  # the sub-layer, dropout included; outputs have the shape of inputs
+    mask: jax.Array | None  # [batch, length] bool, False at padding; None without padding
 
 
 class ForwardOptions(NamedTuple):

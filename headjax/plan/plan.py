@@ -18,8 +18,7 @@ from headjax.core.memory import STATE
 from headjax.core.serialize import from_data
 from headjax.core.tensors import count
 from headjax.initialization import ModelSource
-from headjax.mesh.mesh import check_batch_size
-from headjax.mesh.random_bits import Prng
+from headjax.mesh.mesh import Prng, check_batch_size
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
 from headjax.nn.kernels import target
@@ -181,7 +180,7 @@ def plan_config(data: Mapping[str, Any], length: int | None = None) -> PlanConfi
     fields = {name: entry for name, entry in data.items() if name in needed}
     model = ModelSource.of(data).architecture()
     tokens = length or dict(data.get("data", {})).get("length") or getattr(model, "max_length", None)
-    tokens = tokens or max(model.attention_lengths(next(iter(model.attentions())), 0)) or None
+    tokens = tokens or model.example_length(0) or None
     if tokens is None:
         raise ConfigError("config.data.length: missing, and the model has no limit of positions; give one")
     return from_data(PlanConfig, {**fields, "length": tokens})

@@ -102,7 +102,7 @@ def _costs(config: ModelConfig, length: int) -> tuple[dict[str, dict[str, float]
         for layer in summary.layers
     }
     for stack, layers in config.stacks().items():
-        tokens = config.attention_lengths(stack, length)[0]
+        tokens = config.example_length(length)
         for number, layer in enumerate(layers.layers):
             by_name[f"{stack}/{number}/{FEED_FORWARD}"] = {
                 "parameters": float(count(declared(layer.make_feed_forward()))),

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from headjax.core.errors import CheckpointError
-from headjax.core.memory import check_arrays, memory_of
+from headjax.core.memory import check_memory, memory_of
 from headjax.core.tensors import Params, Tensors, check, flatten, map_tensors
 from headjax.mesh.rules import shardings
 from headjax.storage.files import first_line
@@ -58,7 +58,7 @@ def read_params(tensors: Tensors, path: Path, mesh: Mesh | None) -> Params:
         check(tensors, stored)
         flat = flatten(stored)
         sizes = (math.prod(entry.shape) * np.dtype(entry.dtype).itemsize for entry in flat.values())
-        check_arrays(str(path.parent), sizes, memory_of(mesh))
+        check_memory(str(path.parent), sum(sizes), memory_of(mesh), "its arrays")
         places = {} if mesh is None else flatten(shardings(tensors, mesh))
         shapes = jax.tree.map(lambda entry: jax.ShapeDtypeStruct(entry.shape, entry.dtype), stored)
 

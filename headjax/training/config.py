@@ -14,8 +14,7 @@ from headjax.core.fields import Count, Positive, Size, Steps
 from headjax.core.serialize import from_data
 from headjax.data.config import DataConfig
 from headjax.initialization import ModelSource
-from headjax.mesh.mesh import MeshConfig
-from headjax.mesh.random_bits import Prng
+from headjax.mesh.mesh import MeshConfig, Prng
 from headjax.mesh.rules import ShardingConfig
 from headjax.models.config import ModelConfig
 from headjax.nn.state import Compute
@@ -42,7 +41,7 @@ class StepConfig(ModelSource):
         sharding: places of the state's arrays on them, beyond the rules of `headjax.mesh.rules`.
         accumulate: parts of each batch that are computed one after another, with the activations of one (gradient
             accumulation).
-        prng: where dropout takes its random bits from, see `headjax.mesh.random_bits`: `threefry2x32` drops the same on
+        prng: where dropout takes its random bits from, see `headjax.mesh.mesh`: `threefry2x32` drops the same on
             every mesh, `rbg` is cheaper on TPUs.
     """
 

@@ -17,8 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from headjax.core import tensors as declared
 from headjax.core.tensors import Params
 from headjax.mesh.distributed import place_copies
-from headjax.mesh.mesh import BATCH_AXES, COPY_AXES, axes_of, batch_sharding, parts_along, replicated
-from headjax.mesh.random_bits import Prng, step_key
+from headjax.mesh.mesh import BATCH_AXES, COPY_AXES, Prng, axes_of, batch_sharding, parts_along, replicated, step_key
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.models.config import Batch, Loss, ModelConfig, Output, declared_model
 from headjax.models.model import Model

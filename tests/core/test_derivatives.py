@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.derivatives import gelu, softmax, standardised
-from headjax.nn.norms import OffsetRMSNorm
+from headjax.core.modules import bind
+from headjax.nn.attend import softmax
+from headjax.nn.norms import OffsetRMSNorm, standardised
+from headjax.nn.projections import gelu
 from tests.closeness import assert_close, tolerance
 
 
@@ -76,14 +78,16 @@ DIVIDED = WIDE / np.sqrt(np.square(WIDE).mean(-1, keepdims=True) + 1e-3)
     ids=lambda value: type(value).__name__,
 )
 def test_norms_by_their_formulas(norm, params, expected):
-    assert_close(jax.jit(norm.bind(params, 8))(INPUTS), expected, sums=8)
+    assert_close(jax.jit(bind(norm.module(8), params))(INPUTS), expected, sums=8)
 
 
 def test_a_norm_is_scaled_and_an_offset_is_a_gain_that_starts_at_one():
-    norm = OffsetRMSNorm(1e-3).bind({"scale": BIAS}, 8)
+    norm = bind(OffsetRMSNorm(1e-3).module(8), {"scale": BIAS})
     assert_close(norm.scaled(3.0)(INPUTS), 3.0 * (1.0 + BIAS) * DIVIDED, sums=8)
     assert_close(
-        headjax.nn.RMSNorm(1e-3).bind({"scale": norm.gain()}, 8).scaled(3.0)(INPUTS), norm.scaled(3.0)(INPUTS), sums=8
+        bind(headjax.nn.RMSNorm(1e-3).module(8), {"scale": norm.gain()}).scaled(3.0)(INPUTS),
+        norm.scaled(3.0)(INPUTS),
+        sums=8,
     )
     scale = OffsetRMSNorm().module(8).scale
     assert not np.any(scale.init(jax.random.key(0), scale, np.float32))

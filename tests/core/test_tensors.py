@@ -15,8 +15,7 @@ from headjax.core.tensors import (
     Xavier,
     Zeros,
     check,
-    fan_in,
-    fan_out,
+    fans,
     initialize,
     stack_weight,
 )
@@ -83,8 +82,8 @@ CUT = 0.87962566  # standard deviation of a unit Gaussian cut at +-2
 EXPECTED = {
     "normal": (headjax.nn.Normal(0.02), lambda tensor: 0.02),
     "truncated_normal": (TruncatedNormal(0.02), lambda tensor: 0.02 * CUT),
-    "fan_in": (FanIn(1.5), lambda tensor: 1.5 / np.sqrt(fan_in(tensor))),
-    "xavier": (Xavier(0.5), lambda tensor: 0.5 * np.sqrt(2.0 / (fan_in(tensor) + fan_out(tensor)))),
+    "fan_in": (FanIn(1.5), lambda tensor: 1.5 / np.sqrt(fans(tensor, tensor.shape)[0])),
+    "xavier": (Xavier(0.5), lambda tensor: 0.5 * np.sqrt(2.0 / sum(fans(tensor, tensor.shape)))),
 }
 """Initialisers and the standard deviation they should have."""
 

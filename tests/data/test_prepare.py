@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.share import Share
+from headjax.core.programs import Share
 from headjax.data import store
 from headjax.data.forms import LanguageForm
 from headjax.data.rows import Row, RowSource

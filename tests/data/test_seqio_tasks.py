@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.share import Share
+from headjax.core.programs import Share
 from headjax.data.registry import GLUE
 from tests.command_line import main
 from tests.data.vocabulary import write_vocabulary

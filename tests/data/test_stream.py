@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headjax
-from headjax.core.share import Share
+from headjax.core.programs import Share
 from headjax.data import stream
 from headjax.data.examples import Drawn, TokenBlocks, sequences
 from headjax.data.forms import ImageForm, PretrainingForm

@@ -81,8 +81,10 @@ def test_heads_keep_numbers_and_weights(model, heads):
 @pytest.mark.parametrize("norm", [headjax.nn.LayerNorm(), headjax.nn.RMSNorm(), OffsetRMSNorm()], ids=kind_of)
 def test_a_levelled_norm_keeps_the_size_that_the_norm_gives(norm):
     """Whatever a norm's parameters mean: the weight of OffsetRMSNorm is its gain less 1."""
-    params = {name: jnp.zeros(tiny.WIDTH) for name in norm.tensors(tiny.WIDTH)} | {"scale": jnp.full(tiny.WIDTH, -0.6)}
-    norm, vectors = norm.bind(params, tiny.WIDTH), jax.random.normal(jax.random.key(0), (50, tiny.WIDTH))
+    params = {name: jnp.zeros(tiny.WIDTH) for name in declared(norm.module(tiny.WIDTH))} | {
+        "scale": jnp.full(tiny.WIDTH, -0.6)
+    }
+    norm, vectors = bind(norm.module(tiny.WIDTH), params), jax.random.normal(jax.random.key(0), (50, tiny.WIDTH))
     assert_close(level(norm)(vectors).std(), norm(vectors).std(), sums=50 * tiny.WIDTH)
 
 

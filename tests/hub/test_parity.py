@@ -473,9 +473,8 @@ def test_with_and_without_a_cache_behind_left_padding(case):
         return model.decode(tokens, present, cache.next_positions(present), cache, headjax.models.ForwardOptions())
 
     decode = jax.jit(decode)
-    state = model.prompt(
-        {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}, headjax.models.ForwardOptions(), 8
-    ).cache
+    prompt = {"input_ids": ids[:, :6], "attention_mask": mask[:, :6]}
+    *_, state = model.prompt(prompt, headjax.models.ForwardOptions(), 8)
     past = None
     for start, stop in ((0, 6), *((place, place + 1) for place in range(6, 14))):
         logits, state = decode(jnp.asarray(ids[:, start:stop]), jnp.asarray(seen[:, start:stop]), state)

@@ -16,8 +16,8 @@ import pytest
 
 import headjax
 from headjax.core.errors import INTERRUPTED
+from headjax.core.programs import Share
 from headjax.core.serialize import to_data
-from headjax.core.share import Share
 from headjax.mesh.distributed import Vote, initialize, process_share
 from headjax.training.recording import read_metrics
 from tests import tiny

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.mesh.mesh import batch_parts, batch_sharding, replicated
-from headjax.mesh.random_bits import kept
+from headjax.mesh.mesh import batch_sharding, kept, parts_along, replicated
 from headjax.plan.plan import collectives
 
 SHAPE = (8, 64, 32)
@@ -24,7 +23,7 @@ def mesh():
 @functools.cache
 def drawing(mesh, prng, shape=SHAPE):
     """The jitted mask on a mesh, spread by example where that divides."""
-    places = batch_sharding(mesh) if shape[0] % batch_parts(mesh) == 0 else replicated(mesh)
+    places = batch_sharding(mesh) if shape[0] % parts_along(mesh) == 0 else replicated(mesh)
 
     def draw(key, rate):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):

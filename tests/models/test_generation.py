@@ -116,7 +116,7 @@ def test_no_token_copies_the_cache_or_the_weights(batch, kv_heads):
     model = tiny.model(tiny.decoder_config(*[tiny.layer(attention)] * 2))
     run = begin(model, {"input_ids": np.ones((batch, 3), np.int32)}, max_new_tokens=9)
     compiled = continue_until.lower(run.settings, run.model, run.key, run.loop, 9).compile().as_text()
-    cache = run.loop.cache.layers[0].attention["key"]
+    cache = run.loop.cache.layers[0]["attention"]["key"]
     carried = ",".join(str(size) for size in cache.shape if size > 1)
     assert re.search(rf"f32\[{carried}\]\S* dynamic-update-slice\(", compiled)
     for shape in (carried, ",".join(map(str, cache.shape))):

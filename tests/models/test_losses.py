@@ -120,9 +120,7 @@ def test_masked_logits_are_tied_to_the_token_embeddings():
     moved = model.params | {"output": model.params["output"] | {"bias": model.params["output"]["bias"] + 1.0}}
     assert_close(model.replace(params=moved)(PADDED).logits, model(PADDED).logits + 1.0, sums=tiny.SUMS)
     assert "decoder" not in model.params["output"]
-    assert headjax.tasks.MaskedLanguageModel().tensors(8, headjax.tasks.Vocabulary(tokens=9, size=8))["bias"].shape == (
-        9,
-    )
+    assert headjax.tasks.MaskedLanguageModel().module(8, headjax.tasks.Vocabulary(tokens=9, size=8)).bias.shape == (9,)
 
 
 def test_labels_of_the_wrong_kind_are_errors():

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.core.modules import bind, declared, fresh
+from headjax.core.kind import fresh
+from headjax.core.modules import bind, declared
 from headjax.core.tensors import initialize
 from headjax.nn.block import Block, LayerConfig
 from headjax.nn.state import State

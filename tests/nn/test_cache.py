@@ -12,23 +12,19 @@ from tests.models.test_encoder_decoder import BATCH, CONFIGS
 TOKENS = tiny.tokens()["input_ids"]
 
 
-def given(prompt):
-    return prompt.tokens, prompt.present, prompt.positions
-
-
 def piecewise(model, batch, pieces, call=headjax.models.ForwardOptions()):
     """Logits of the batch's decoder tokens, in pieces of these lengths, the first into an empty cache."""
     model = model.unstacked(call.compute)
 
     def begin(batch):
         prompt = model.prompt(batch, call, 0)
-        return prompt, model.decode(*(array[:, : pieces[0]] for array in given(prompt)), prompt.cache, call)
+        return prompt, model.decode(*(array[:, : pieces[0]] for array in prompt[:3]), prompt[3], call)
 
     prompt, (out, state) = jax.jit(begin)(batch)
     logits, start = [out], pieces[0]
     step = jax.jit(lambda state, *new: model.decode(*new, state, call))
     for length in pieces[1:]:
-        out, state = step(state, *(array[:, start : start + length] for array in given(prompt)))
+        out, state = step(state, *(array[:, start : start + length] for array in prompt[:3]))
         logits.append(out)
         start += length
     return np.concatenate(logits, axis=1)
@@ -47,8 +43,8 @@ def test_encoder_decoders(name):
 def test_a_cache_in_bfloat16_is_half_the_size_and_as_long_as_the_positions():
     model = tiny.model(tiny.decoder_config(tiny.layer()))
     call = headjax.models.ForwardOptions(compute=headjax.Compute(dtype="bfloat16"))
-    cache = call.compute.cast(model).prompt({"input_ids": TOKENS}, call, 2).cache
-    memory = cache.layers[0].attention
+    cache = call.compute.cast(model).prompt({"input_ids": TOKENS}, call, 2)[3]
+    memory = cache.layers[0]["attention"]
     # [batch, heads, tokens, size], as attention reads them
     assert {name: (array.shape, str(array.dtype)) for name, array in memory.items()} == {
         "key": ((2, 4, 12, 4), "bfloat16"),

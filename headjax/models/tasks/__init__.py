@@ -12,8 +12,15 @@ from headjax.models.tasks.classification import (
     TokenClassification,
 )
 from headjax.models.tasks.similarity import Dense, SentenceSimilarity
-from headjax.models.tasks.task_output import Features, NoTask, TaskOutput, Vocabulary
-from headjax.models.tasks.text import MaskedLanguageModel, Pretraining, Span
+from headjax.models.tasks.task_output import (
+    Features,
+    MaskedLanguageModel,
+    NoTask,
+    Pretraining,
+    Span,
+    TaskOutput,
+    Vocabulary,
+)
 
 __all__ = [
     "Classification",

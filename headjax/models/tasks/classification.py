@@ -93,8 +93,11 @@ class Regression(TaskOutput):
     activation: Literal["sigmoid"] | None = None
     max_seq_length: Size | None = None
 
-    def module(self, width: int, vocabulary: Vocabulary) -> PredictedNumbers:
-        return PredictedNumbers(width, self.outputs, self)
+    def module(self, width: int, vocabulary: Vocabulary) -> LinearLogits:
+        return LinearLogits(width, self.outputs, self)
+
+    def result(self, features: Features, logits: jax.Array) -> Output:
+        return features.output(logits if self.activation is None else jax.nn.sigmoid(logits))
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         labels = batch_array(batch, "labels").astype(jnp.float32)
@@ -107,16 +110,6 @@ class Regression(TaskOutput):
 
     def example_labels(self, batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
         return {"labels": jax.ShapeDtypeStruct((batch_size, self.outputs), jnp.float32)}
-
-
-class PredictedNumbers(LinearLogits):
-    """The module of `Regression`."""
-
-    def __call__(self, features: Features, key: jax.Array | None) -> Output:
-        output = super().__call__(features, key)
-        if self.config.activation is None:
-            return output
-        return output._replace(logits=jax.nn.sigmoid(output.require_logits().astype(jnp.float32)))
 
 
 @kind("token_classification")

@@ -32,8 +32,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from headjax.nn.kernels.choose import BLOCK
-from headjax.nn.kernels.stock import pad_axis, round_up, segment_ids
+from headjax.nn.kernels import BLOCK, pad_axis, round_up, segment_ids
 from headjax.nn.operands import Attended, AttentionInputs, Mask
 
 
@@ -85,8 +84,13 @@ def _context_backward(blocking: Blocking, kept: Any, slope: jax.Array) -> tuple[
     inputs, segments, context, logsumexp = kept
     products = jnp.einsum("bhqv,bhqv->bhq", slope.astype(jnp.float32), context.astype(jnp.float32))[:, :, None, :]
     saved = (slope.astype(context.dtype), logsumexp, products)
-    query, mixing = backward_queries(blocking, inputs, segments, saved)
-    key, value, bias = backward_keys(blocking, inputs, segments, saved)
+    # The mixing's gradient stays in place while all queries of an example pass: [batch, heads, shared_dim].
+    outputs = [("bqs", jnp.float32), ("bHs", jnp.float32)]
+    of_queries = (_backward_queries_block, blocking, inputs, segments, saved)
+    query, mixing = _launch(*of_queries, axes="bqhk", parallel=1, outputs=outputs, scratch=inputs.query.shape[-1:])
+    outputs = [("bks", jnp.float32), ("bhkv", jnp.float32), ("bh.k", jnp.float32)]
+    of_keys = (_backward_keys_block, blocking, inputs, segments, saved)
+    key, value, bias = _launch(*of_keys, axes="bkhq", parallel=2, outputs=outputs)
     gradients = Inputs(query=query, key=key, value=value, mixing=mixing.sum(axis=0)[:, None, :], bias=bias)
     cast = jax.tree.map(lambda gradient, array: gradient.astype(array.dtype), gradients, inputs)
     nothing: Any = [np.zeros(array.shape, jax.dtypes.float0) for array in segments]
@@ -141,31 +145,8 @@ def forward(blocking: Blocking, inputs: Inputs, segments: Segments) -> list[jax.
     """Contexts `[batch, heads, query, value_dim]` and log-sum-exps `[batch, heads, 1, query]` of the logits."""
     outputs = [("bhqv", inputs.value.dtype), ("bh.q", jnp.float32)]
     scratch = (1, 1, inputs.value.shape[-1])
-    return _launch(
-        _forward_block, blocking, inputs, segments, axes="bhqk", parallel=3, outputs=outputs, scratch=scratch
-    )
-
-
-def backward_queries(blocking: Blocking, inputs: Inputs, segments: Segments, saved: Any) -> list[jax.Array]:
-    """Gradients of the shared query `[batch, query, shared_dim]` and of the mixing `[batch, heads, shared_dim]`."""
-    outputs = [("bqs", jnp.float32), ("bHs", jnp.float32)]
-    return _launch(
-        _backward_queries_block,
-        blocking,
-        inputs,
-        segments,
-        saved,
-        axes="bqhk",
-        parallel=1,  # the mixing's gradient stays in place while all queries of an example pass
-        outputs=outputs,
-        scratch=inputs.query.shape[-1:],
-    )
-
-
-def backward_keys(blocking: Blocking, inputs: Inputs, segments: Segments, saved: Any) -> list[jax.Array]:
-    """Gradients of the key `[batch, key, shared_dim]`, values `[batch, heads, key, value_dim]` and the bias."""
-    outputs = [("bks", jnp.float32), ("bhkv", jnp.float32), ("bh.k", jnp.float32)]
-    return _launch(_backward_keys_block, blocking, inputs, segments, saved, axes="bkhq", parallel=2, outputs=outputs)
+    arrays = (blocking, inputs, segments)
+    return _launch(_forward_block, *arrays, axes="bhqk", parallel=3, outputs=outputs, scratch=scratch)
 
 
 def _launch(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.nn.kernels.stock import cudnn_attention, splash_attention
+from headjax.nn.kernels import cudnn_attention, splash_attention
 from headjax.nn.operands import AttentionInputs
 from tests.closeness import assert_close
 
