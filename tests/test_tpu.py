@@ -50,9 +50,10 @@ def commands(done):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_dry_run_runs_nothing_wherever_it_is_asked_for(script, call):
+@pytest.mark.parametrize("last", [False, True])
+def test_a_dry_run_runs_nothing_wherever_it_is_asked_for(script, last, call):
     given = ARGUMENTS.get(script, [])
-    done, trace = call(script, *given, "--dry-run")
+    done, trace = call(script, *([*given, "--dry-run"] if last else ["--dry-run", *given]))
     assert done.returncode == 0, done.stderr
     assert "gcloud compute tpus " in done.stdout
     assert "--dry-run" not in done.stdout
@@ -111,7 +112,7 @@ def wait_for(condition, seconds=60):
     return condition()
 
 
-@pytest.mark.parametrize("code, again", [(0, False), (3, False), (137, True)])
+@pytest.mark.parametrize("code, again", [(0, False), (2, False), (3, False), (130, True), (137, True)])
 def test_resume_starts_runs_again_that_were_interrupted_alone(code, again, call, host):
     """By the exit codes that docs/command_line.md lists."""
     home = host(f"echo started\nexit {code}")
@@ -176,17 +177,30 @@ GENERATIONS = {"tpu-v5-lite-podslice": "v5e", "tpu-v5p-slice": "v5p", "tpu-v6e-s
 """GKE's names of accelerators."""
 
 
-def sweep():
-    """The manifest as `envsubst` makes it, where the README names every variable; and that of each slice's job."""
-    manifest = yaml.safe_load(string.Template((FOLDER / "sweep.yaml").read_text()).substitute(VARIABLES, SLICES="3"))
+@pytest.fixture(scope="module", params=[1, 3])
+def slices(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def manifest(slices):
+    """The manifest as `envsubst` makes it; a variable that the README does not name is an error."""
+    return yaml.safe_load(
+        string.Template((FOLDER / "sweep.yaml").read_text()).substitute(VARIABLES, SLICES=str(slices))
+    )
+
+
+@pytest.fixture(scope="module")
+def job(manifest, slices):
     assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
+    assert manifest["spec"].keys() == {"failurePolicy", "replicatedJobs"}
     (replicated,) = manifest["spec"]["replicatedJobs"]
-    assert replicated["replicas"] == 3
-    return manifest, replicated["template"]
+    assert replicated.keys() == {"name", "replicas", "template"}
+    assert replicated["replicas"] == slices
+    return replicated["template"]
 
 
-def test_the_hosts_of_a_job_have_all_chips_of_a_slice():
-    manifest, job = sweep()
+def test_the_hosts_of_a_job_have_all_chips_of_a_slice(manifest, job):
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     selector = pod["nodeSelector"]
@@ -200,9 +214,8 @@ def test_the_hosts_of_a_job_have_all_chips_of_a_slice():
     }
 
 
-def test_runs_that_would_fail_again_are_not_restarted():
+def test_runs_that_would_fail_again_are_not_restarted(manifest, job):
     """By exit code; any other, such as that of an interrupted run, restarts the set."""
-    manifest, job = sweep()
     policy = manifest["spec"]["failurePolicy"]
     assert policy["rules"] == [
         {"name": "wouldFailAgain", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
@@ -211,6 +224,14 @@ def test_runs_that_would_fail_again_are_not_restarted():
     assert (rule["action"], rule["onExitCodes"]["operator"]) == ("FailJob", "In")
     assert set(rule["onExitCodes"]["values"]) == {FAILED, DIVERGED}
     assert rule["onExitCodes"]["containerName"] == job["spec"]["template"]["spec"]["containers"][0]["name"]
+
+
+@pytest.fixture
+def preparation():
+    """The manifest of a preparation as `envsubst` makes it, which leaves `$(NAME)` to Kubernetes."""
+    text = (FOLDER / "prepare.yaml").read_text().replace("$(", "$$(")
+    named = {"TASK": "c4", "HOSTS": "16", "SOURCE": "gs://a/c4", "TOKENIZER": "gs://a/tokenizer"}
+    return yaml.safe_load(string.Template(text).substitute(VARIABLES, **named))
 
 
 def test_pods_that_prepare_have_a_number_each(preparation):
