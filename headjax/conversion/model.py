@@ -96,14 +96,7 @@ def convert(
         deep = to.replaced(model, stacks, layers)
         return Conversion(deep, layer_errors(model, deep, seed))
     targets = _targets(model, to, stacks, layers)
-    if isinstance(batches, Calibration):
-        calibration = batches
-    elif batches is None or isinstance(batches, Mapping):
-        calibration = Calibration((), (), batches or {}, {})
-    else:
-        batches = list(batches)
-        with progress("calibrating", len(batches), "batch") as bar:
-            calibration = calibrate(model, batches, bar)
+    calibration = _calibration_of(model, batches, progress)
     if reconstruct and not calibration.batches:
         raise ConfigError("reconstruct: needs calibration batches")
     with progress(f"converting {len(targets)} layers", 0, ""):
@@ -121,6 +114,19 @@ def convert(
         with progress("reconstructing", len(find_layers(model, None, None)), "map") as bar:
             converted = refit_maps(model, calibration.batches, (), converted=converted, progress=bar).repaired
     return Conversion(converted, errors)
+
+
+def _calibration_of(
+    model: Model, batches: Iterable[Batch] | Mapping[HeadLayer, Moments] | Calibration | None, progress: Progress
+) -> Calibration:
+    """Return what a conversion knows of the layers' inputs."""
+    if isinstance(batches, Calibration):
+        return batches
+    if batches is None or isinstance(batches, Mapping):
+        return Calibration((), (), batches or {}, {})
+    batches = list(batches)
+    with progress("calibrating", len(batches), "batch") as bar:
+        return calibrate(model, batches, bar)
 
 
 def planned(

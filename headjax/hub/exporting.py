@@ -103,15 +103,7 @@ def to_huggingface(
         InexpressibleError: the layout cannot express the model; the message says why and names one that can.
         HeadjaxError: the layout or family is unknown, or the directory holds something else.
     """
-    known = ["auto", *LAYOUTS, "onnx", "maxtext"]
-    if layout not in known:
-        raise HeadjaxError(f"layout: {unknown_name('layout', layout, known)}")
-    if family is not None and layout in ("remote", "onnx", "maxtext"):
-        raise HeadjaxError(f"family: the layout {layout} has none")
-    if quantize is not None and layout == "maxtext":
-        raise HeadjaxError("quantize: is for onnxruntime, not for the layout maxtext")
-    if quantize is not None and quantize not in QUANTIZED:
-        raise HeadjaxError(f"quantize: {unknown_name('kind', quantize, QUANTIZED)}")
+    _check_request(layout, family, quantize)
     declared.check(model.config.tensors(), model.params)
     marker = {"onnx": "onnx", "maxtext": maxtext.SIZES}.get(layout, SINGLE)
     choice = None if layout == "onnx" else _choice(model, layout, family)
@@ -133,6 +125,18 @@ def to_huggingface(
 
     write_directory(path_of(directory), write, Layout(marker, EXPORTED))
     return results[-1]
+
+
+def _check_request(layout: str, family: str | Family | None, quantize: str | None) -> None:
+    known = ["auto", *LAYOUTS, "onnx", "maxtext"]
+    if layout not in known:
+        raise HeadjaxError(f"layout: {unknown_name('layout', layout, known)}")
+    if family is not None and layout in ("remote", "onnx", "maxtext"):
+        raise HeadjaxError(f"family: the layout {layout} has none")
+    if quantize is not None and layout == "maxtext":
+        raise HeadjaxError("quantize: is for onnxruntime, not for the layout maxtext")
+    if quantize is not None and quantize not in QUANTIZED:
+        raise HeadjaxError(f"quantize: {unknown_name('kind', quantize, QUANTIZED)}")
 
 
 def _choice(model: Model, layout: str, family: str | Family | None) -> Choice:

@@ -107,8 +107,7 @@ def distill(
         settings: sources to learn from, and number of steps.
         mesh: devices to spread the batches over; None is the first device alone.
         compute: how to compute.
-        progress: called with the number of steps that are known to be done and the latest loss that the host knows, see
-            `headjax.core.timing`.
+        progress: called with the steps known to be done and the latest loss known, see `headjax.core.timing`.
 
     Raises:
         DataError: the batches end early.
@@ -120,12 +119,7 @@ def distill(
     first = next(iterator, None)
     if first is None:
         raise DataError("batches: there is no example to learn from")
-    answered = None
-    if teacher is None:
-        settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0)
-    else:
-        check_outputs(student.config, teacher, first, settings)
-        answered = answers_of(teacher, mesh, compute)
+    settings, answered = _lesson(student.config, teacher, first, settings, mesh, compute)
     losses = Losses("distillation", settings.steps)
     trainer = _trainer(student.config, settings, mesh, compute)
     state, feed = trainer.first_state(student.params), itertools.chain([first], iterator)
@@ -138,10 +132,20 @@ def distill(
         losses.add(measured.loss)
         if progress is not None:
             progress(len(losses.fetched), losses.latest())
-    numbers = {name: getattr(settings, name) for name in ("task", "logits", "hidden", "temperature")}
-    entry = history_entry("distill", steps=settings.steps, **numbers)
+    numbers = {name: getattr(settings, name) for name in ("steps", "task", "logits", "hidden", "temperature")}
+    entry = history_entry("distill", **numbers)
     params = on_this_process(state.params, mesh)
     return Distilled(student.replace(params=params, history=(*student.history, entry)), losses.fetch())
+
+
+def _lesson(
+    student: ModelConfig, teacher: Model | None, batch: Batch, settings: Distillation, mesh: Mesh, compute: Compute
+) -> tuple[Distillation, Callable[[Batch], Batch] | None]:
+    """Return the settings and what adds a teacher's answers to a batch; without a teacher labels alone count."""
+    if teacher is None:
+        return dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0), None
+    check_outputs(student, teacher, batch, settings)
+    return settings, answers_of(teacher, mesh, compute)
 
 
 @functools.lru_cache(maxsize=8)
