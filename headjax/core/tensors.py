@@ -214,7 +214,7 @@ class FanIn(Initializer):
     """
 
     side: ClassVar[int] = 0
-    """Which of the `fans` divides the variance."""
+    """Index of the entry of `fans` that divides the variance."""
 
     gain: NotNegative = 1.0
 

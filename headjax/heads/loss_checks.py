@@ -176,7 +176,7 @@ BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 class _Fact(NamedTuple):
-    """What an array in a trace depends on, and which operations it comes from."""
+    """Dependences of an array in a trace, and the operations that computed it."""
 
     batch: bool = False
     gated: bool = False  # depends on gates, and not on the batch

@@ -169,7 +169,7 @@ _TRANSLATION: dict[str, Any] = {
     "label_smoothing": 0.1,
     "initializer": Xavier(),
 }
-"""What the Transformers of Vaswani et al. (2017) share."""
+"""Fields common to the Transformers of Vaswani et al. (2017)."""
 
 
 class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):

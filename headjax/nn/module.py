@@ -292,7 +292,7 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
         return self.like(self.config_after_pruning(heads), declared_tensors.map_tensors(cut, declared(self)))
 
     def config_after_pruning(self, heads: Sequence[int]) -> Kind:
-        """Return the kind of what `keep_heads` returns; abstract weights suffice."""
+        """Return the kind of the module that `keep_heads` returns; abstract weights suffice."""
         if not heads:
             return Kind(NoHeadsAttention, output_bias=self.output.bias is not None)
         return self.kind.replace(**self.options_after_pruning(heads))

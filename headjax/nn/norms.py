@@ -47,7 +47,7 @@ class Norm(Checked, abc.ABC):
     """
 
     offset: ClassVar[float] = 0.0
-    """What gamma is above the stored weight."""
+    """Difference of gamma and the stored weight."""
 
     epsilon: NotNegative = 1e-5
 

@@ -177,7 +177,7 @@ class Cache(NamedTuple):
         return jnp.maximum(reached + jnp.cumsum(present, axis=1), 0)
 
     def repeat(self, times: int) -> Cache:
-        """Return the cache of a batch in which every example is there so many times, one after another."""
+        """Return the cache with every example repeated, copies one after another."""
         return jax.tree.map(lambda array: jnp.repeat(array, times, axis=0) if jnp.ndim(array) else array, self)
 
     def reorder(self, rows: jax.Array) -> Cache:

@@ -68,7 +68,7 @@ class Compute(Checked):
         return jnp.dtype(self.dtype)
 
     def for_training(self, layers: int) -> Compute:
-        """Return the options of the training step of a model of so many layers, `scan` decided."""
+        """Return the options with `scan` decided for the training step of a model with `layers` layers."""
         unrolled = layers <= {"gpu": 48, "cpu": 12}.get(jax.default_backend(), 0)
         return dataclasses.replace(self, scan=not unrolled) if self.scan == "auto" else self
 

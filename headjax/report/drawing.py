@@ -94,7 +94,7 @@ def new_figure(width: float = WIDTH, height: float = 3.8) -> Figure:
 
 
 def wrap(text: str, width: float, letters: float = 8.2) -> str:
-    """The text broken into lines that fit this many inches, of so many letters each."""
+    """Return the text broken into lines of at most `width` inches, at `letters` letters an inch."""
     return "\n".join(textwrap.wrap(text, max(12, int(width * letters)))) if text else ""
 
 

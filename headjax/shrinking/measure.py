@@ -72,7 +72,7 @@ MOMENTS = 2**30
 """Most bytes of the moments of attentions' inputs that are kept: 12 layers of width 768 take 85 MB."""
 
 QUICK = Solver(sweeps=20)
-"""Decomposition of a candidate; most of the error is gone after so many sweeps."""
+"""Decomposition of a candidate; 20 sweeps remove most of the error."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -340,5 +340,5 @@ def _seen(block: LayerBlock, slot: str, compute: Compute, state: State) -> SubLa
 
 @jax.jit
 def _residual_sums(layer: SubLayerSeen, output: jax.Array, shift: Any) -> DeviceSums:
-    """Return the sums of products of a converted sub-layer, and of what its output lacks of the original one's."""
+    """Return the sums of products of a converted sub-layer, and of the difference of its output and the original's."""
     return feature_sums(layer, (output - layer.output).astype(jnp.float32), shift)

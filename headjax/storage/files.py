@@ -129,7 +129,7 @@ def sync_folder(folder: Path) -> None:
 NO_MEMORY = "out of memory; a smaller batch size, length or model needs less, and headjax plan says how much"
 
 _OF_WRITERS = (SafetensorError, ValueError, RuntimeError)
-"""What safetensors and TensorStore raise for a failed write; clients of buckets have errors of their own."""
+"""Errors of safetensors and TensorStore for a failed write; clients of buckets raise others."""
 
 
 def format_error(error: BaseException, path: Path | None = None) -> str | None:
@@ -352,7 +352,7 @@ class Kept:
         write_file(file, stream.getvalue())
 
     def arrays(self, name: str) -> Mapping[str, np.ndarray] | None:
-        """Return the arrays that were kept by a name; None where there are none of this study."""
+        """Return the arrays kept under a name; None if this study has kept none."""
         file = self._file_of(name)
         if file is None or not file.is_file():
             return self._arrays.get(name)

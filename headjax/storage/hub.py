@@ -21,7 +21,7 @@ OF_MODELS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
 
 
 def source_of(path: str | os.PathLike[str]) -> Path:
-    """Return the path of what is read: of `path_of`, or of `hf://[datasets/]USER/NAME/FILE` once it is downloaded."""
+    """Return the path to read: that of `path_of`, or of the downloaded copy of `hf://[datasets/]USER/NAME/FILE`."""
     text = os.fspath(path)
     return _downloaded(text) if text.startswith(SCHEME) else path_of(path).expanduser()
 

@@ -31,7 +31,7 @@ EXECUTION_FIELDS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepConfig(ModelSource):
-    """What a run's compiled step depends on.
+    """Fields that determine the compiled step of a run.
 
     Attributes:
         batch_size: examples per step, over all devices.
