@@ -21,7 +21,7 @@ from headjax.nn.stack import Stack
 from headjax.nn.state import Compute, ForwardOptions, State
 
 Prompt = tuple[jax.Array, jax.Array, jax.Array, Cache]
-"""Input of generation: tokens, their padding mask (padding on either side), positions, and a cache that does not yet hold them.
+"""Input of generation: tokens, mask (False at padding, on either side), positions, and a cache without these tokens.
 
 The arrays are `[batch, length]`, positions also `[1, length]`.
 """
