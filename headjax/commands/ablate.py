@@ -87,9 +87,9 @@ def _effects(
     from headjax.heads.head_id import all_heads
 
     heads = len(all_heads(model.config))
-    chosen: Any = {"limit": limit, "buckets": options.lengths}
-    batches = UntilDeadline(task.batches(options.batch_size, **chosen), options, parts=len(options.mode))
-    with progress(f"ablating {heads} heads, {mode}", task.count_batches(options.batch_size, **chosen), "batch") as bar:
+    reading = options.reading | {"limit": limit}
+    batches = UntilDeadline(task.batches(**reading), options, parts=len(options.mode))
+    with progress(f"ablating {heads} heads, {mode}", task.count_batches(**reading), "batch") as bar:
         ablation = ablate(model, batches, mode, metrics=task.measure.of_model(), progress=bar)
     with progress("testing", heads, "head") as bar:
         effects = head_effects(ablation, task.measure, progress=bar)

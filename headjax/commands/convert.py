@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headjax.commands.inputs import REFITTING, Cost, start, tell_time
+from headjax.commands.inputs import REFITTING, Cost, start_if_named, tell_time
 from headjax.commands.models import ChangedResult, finish, planned_exports
 from headjax.commands.options import DIRECTORY, TASK, ChangingOptions, DirectoryKind, argument, option
 from headjax.commands.outputs import key, record, table_of
@@ -89,11 +89,12 @@ def run(options: Options, progress: Progress) -> Result:
     for name in ("calibration", "reconstruct"):
         if getattr(options, name) and options.calibrate is None:
             raise HeadjaxError(f"--{name}: needs --calibrate N")
-    model, examples = start(options)
+    model, examples = start_if_named(options)
     places = options.stacks or None, options.layers or None
     exports = planned_exports(options, model, planned(model.config, options.to, *places))
-    batches = None if options.calibrate is None else examples.calibrating(options.seed)
-    chosen = [] if batches is None else [CALIBRATING, *[REFITTING] * options.reconstruct]
+    calibrated = examples is not None and options.calibrate is not None
+    batches = examples.calibrating(options.seed) if examples is not None and calibrated else None
+    chosen = [CALIBRATING, *[REFITTING] * options.reconstruct] if calibrated else []
     tell_time(model, examples, batches=batches or (), chosen=chosen, judged=2.0)
     conversion = convert(
         model,
@@ -108,6 +109,5 @@ def run(options: Options, progress: Progress) -> Result:
     converted = conversion.model
     history = reversed(converted.history)
     tried: Mapping[str, Any] = next((entry for entry in history if entry["action"] == "convert"), {})
-    described = examples.described(selection=batches is not None)
-    ending = finish(model, converted, options, progress, task=examples.task, described=described)
+    ending = finish(model, converted, options, progress, examples, selection=calibrated)
     return Result(conversion=conversion, divergence=tried.get("divergence", {}), exports=exports, **ending)

@@ -89,9 +89,8 @@ def run(options: Options, progress: Progress) -> Result:
         measured = compared.first
         notes += _words(compared)
     else:
-        chosen: Any = {"limit": options.limit, "batch_size": options.batch_size, "buckets": options.lengths}
-        with progress("evaluating", task.count_batches(**chosen), "batch") as bar:
-            measured = measure_task(model, task, progress=bar, **chosen)
+        with progress("evaluating", task.count_batches(**options.reading), "batch") as bar:
+            measured = measure_task(model, task, progress=bar, **options.reading)
     notes += measured.notes
     if task.data.info.get("protocol"):
         more["protocol"] = task.data.info["protocol"]
@@ -120,12 +119,12 @@ def _compared(model: Model, task: Task, options: Options, progress: Progress) ->
         text = str(error)
         raise HeadjaxError(text if text.startswith(options.other) else f"{options.other}: {text}") from None
     models, tasks = (model, other), (task, examples.evaluation)
-    chosen: Any = {"limit": options.limit, "batch_size": options.batch_size, "buckets": options.lengths}
-    compared = compare(models, tasks, progress=progress, **chosen)
+    compared = compare(models, tasks, progress=progress, **options.reading)
     calls: dict[str, Any] = {}
     for name, each, own in zip(("first", "other"), models, tasks, strict=True):
-        middle = own.count_batches(**chosen) // 2  # neither the shortest nor the longest
-        calls[name] = functools.partial(_hidden, own.fit(each), next(islice(own.batches(**chosen), middle, None)))
+        middle = own.count_batches(**options.reading) // 2  # neither the shortest nor the longest
+        batch = next(islice(own.batches(**options.reading), middle, None))
+        calls[name] = functools.partial(_hidden, own.fit(each), batch)
     timed = time_in_turns(calls, repeats=REPEATS, progress=progress)
     first, second = timed["first"].median, timed["other"].median
     return compared, {

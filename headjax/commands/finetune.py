@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headjax.commands.models import ModelResult, evaluate_each, finish
+from headjax.commands.models import ModelResult, compared, evaluate_each
 from headjax.commands.options import MODEL, WritingOptions, argument, option
 from headjax.commands.outputs import key, table_of
 from headjax.commands.train import MAX_TIME, Run, run_fields
@@ -68,6 +68,10 @@ class Options(WritingOptions):
     keep: Literal["best", "last"] = option("best", "keep the weights of the best evaluation, or of the last step")
     seed: Count = option(0, "seed of the order of examples and of dropout")
     max_time: Positive | None = option(None, MAX_TIME, "MINUTES")
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        return super().reading | {"batch_size": self.batch_size}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,8 +134,7 @@ def run(options: Options, progress: Progress) -> Result:
         evaluations = [Evaluation(dict(result.metrics), 0, {}, result.notes)]
         if inferred.output is None:  # the model had this output before, so that the metrics of both are comparable
             evaluations = evaluate_each((model, result.model), task, options, progress)
-        ending: dict[str, Any] = {"task": task, "evaluations": evaluations, "written": written}
-        fields |= finish(model, result.model, options, progress, **ending)
+        fields |= compared(model, result.model, options, progress, task, evaluations, written)
     return Result(
         task=inferred.task,
         examples={"train": len(data.train), "validation": len(data.validation)},

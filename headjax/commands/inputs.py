@@ -154,7 +154,7 @@ class UntilDeadline:
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
-    """A task's parts as the options ask for them; both are None where no task is named.
+    """A task's parts as the options ask for them.
 
     Attributes:
         selection: the task on the examples that choose heads, sizes or maps.
@@ -162,7 +162,7 @@ class Examples:
         number: number of examples that choose; 0 is all.
         options: the command's.
         notes: why the number is a small one.
-        drawn: the batches by their seed, each drawn once.
+        drawn: the batches that calibrate by their seed, each drawn once.
     """
 
     selection: Task
@@ -170,24 +170,12 @@ class Examples:
     number: int
     options: TaskOptions
     notes: tuple[str, ...] = ()
-    drawn: dict[int | None, list[Batch]] = dataclasses.field(default_factory=dict, repr=False)
-
-    @property
-    def task(self) -> Task | None:
-        """The task on the examples that metrics are taken on, if one is named."""
-        return self.evaluation
-
-    def fit(self, model: Model) -> Model:
-        """Return the model with an output for the examples that choose."""
-        return model if self.task is None else self.selection.fit(model)
+    drawn: dict[int, list[Batch]] = dataclasses.field(default_factory=dict, repr=False)
 
     def scoring(self) -> list[Batch]:
         """Return the batches to score heads on: every example counts once."""
         self.require_labels()
-        size, buckets = self.options.batch_size, self.options.lengths
-        if None not in self.drawn:
-            self.drawn[None] = list(self.selection.batches(size, limit=self.number, buckets=buckets))
-        return self.drawn[None]
+        return list(self.selection.batches(**self.options.reading | {"limit": self.number}))
 
     def require_labels(self, reader: str = "scores and orders by them") -> None:
         """Refuse examples without labels for what reads them."""
@@ -197,8 +185,8 @@ class Examples:
 
     def calibrating(self, seed: int = 0) -> list[Batch]:
         """Return the batches to calibrate on, drawn by a seed; all are full."""
-        size, buckets = self.options.batch_size, self.options.lengths
         if seed not in self.drawn:
+            size, buckets = self.options.batch_size, self.options.lengths
             count = self.number or self.selection.count()
             self.drawn[seed] = list(self.selection.sample(count, size, seed=seed, buckets=buckets))
         return self.drawn[seed]
@@ -208,8 +196,8 @@ class Examples:
         from headjax.evaluation.measures import Similarities
         from headjax.evaluation.selection import describe, in_words
 
-        chosen = describe(self.selection, self.number) if selection and self.task else None
-        judged = describe(self.evaluation, self.options.limit) if evaluation and self.task else None
+        chosen = describe(self.selection, self.number) if selection else None
+        judged = describe(self.evaluation, self.options.limit) if evaluation else None
         notes = self.notes if selection else ()
         if judged and isinstance(self.options, WritingOptions) and isinstance(self.evaluation.measure, Similarities):
             others = "Other uses of the vectors (search, classification, clustering) were not"
@@ -219,21 +207,12 @@ class Examples:
 
 
 def start(options: TaskOptions) -> tuple[Model, Examples]:
-    """Read the model directory and the examples of the task that a command names; all commands on tasks begin here.
-
-    The task fits the model; `task.fit(model)` may have another output.
-    """
+    """Read the model directory and the examples of the task that a command names; all commands on tasks begin here."""
     from headjax.core.memory import check_batch_memory, memory_of
     from headjax.evaluation.selection import SEED, SPLITS, joined, split_task
     from headjax.evaluation.specs import load_calibration, load_task
 
-    for name in () if options.task else ("calibration", "calibrate", "max_time"):
-        if getattr(options, name, None):
-            raise HeadjaxError(f"--{name.replace('_', '-')}: needs a task to measure on, name one with --task")
     model = options.loaded()
-    if not options.task:
-        nothing: Any = None
-        return model, Examples(nothing, nothing, 0, options)
     files = options.calibration if isinstance(options, ExamplesOptions) else ()
     other = bool({*files} - {*SPLITS})
     reading: dict[str, Any] = {"length": options.length or 0, "columns": by_field(getattr(options, "columns", ()))}
@@ -255,6 +234,16 @@ def start(options: TaskOptions) -> tuple[Model, Examples]:
     number, notes = affordable(model, joined(chosen, CALIBRATE), options) if asked is None else (asked, ())
     selection = joined(chosen, number, getattr(options, "seed", SEED))
     return model, Examples(selection, evaluation, number, options, notes)
+
+
+def start_if_named(options: PlannedOptions) -> tuple[Model, Examples | None]:
+    """Read the model directory, and the examples if a task is named; options about examples need one."""
+    if options.task:
+        return start(options)
+    for name in ("calibration", "calibrate", "max_time"):
+        if getattr(options, name):
+            raise HeadjaxError(f"--{name.replace('_', '-')}: needs a task to measure on, name one with --task")
+    return options.loaded(), None
 
 
 # Time.
@@ -343,7 +332,12 @@ def affordable(model: Model, task: Task, options: TaskOptions) -> tuple[int, tup
 
 
 def tell_time(
-    model: Model, examples: Examples, *, batches: Sequence[Batch] = (), chosen: Sequence[Cost] = (), judged: float = 0.0
+    model: Model,
+    examples: Examples | None,
+    *,
+    batches: Sequence[Batch] = (),
+    chosen: Sequence[Cost] = (),
+    judged: float = 0.0,
 ) -> None:
     """Tell how long work on the batches that choose, and `judged` passes over the others, takes; refuse more minutes.
 
@@ -351,11 +345,13 @@ def tell_time(
     """
     from headjax.core.timing import matrix_rate, seconds_in_turns
 
-    options, task = examples.options, examples.task
+    if examples is None:
+        return
+    options, task = examples.options, examples.evaluation
     limit = 60.0 * options.max_time if isinstance(options, PlannedOptions) and options.max_time is not None else None
     passes, solving = operations(model.config, batches, chosen)
-    if judged and task is not None and (count := task.count(options.limit)):
-        batch = next(task.batches(options.batch_size, limit=options.limit, buckets=options.lengths))
+    if judged and (count := task.count(options.limit)):
+        batch = next(task.batches(**options.reading))
         passes += operations(model.config, [batch], [Cost(judged)])[0] / _rows(batch) * count
         batches = batches or [batch]
         model = task.fit(model)

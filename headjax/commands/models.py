@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headjax.commands.options import LENGTHS, WritingOptions
+from headjax.commands.options import WritingOptions
 from headjax.commands.outputs import ABSENT, CommandResult, ExamplesResult, key, printed_metrics, record
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
@@ -20,6 +20,7 @@ from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
+    from headjax.commands.inputs import Examples
     from headjax.evaluation.task import Evaluation, Task
     from headjax.hub.onnx import OnnxModel
     from headjax.models.config import Batch, ModelConfig, Output
@@ -119,23 +120,40 @@ def finish(
     after: Model,
     options: WritingOptions,
     progress: Progress,
+    examples: Examples | None,
     *,
-    task: Task | None = None,
+    selection: bool = True,
     evaluations: Sequence[Evaluation] | None = None,
-    written: str | None = None,
-    described: Mapping[str, Any] = {},
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Evaluate both models unless it was done, write the new one, time both, and return the fields of `ModelResult`.
+    """Write a model that was made of another by a task's examples, and return the fields of `ChangedResult` but one.
 
-    `described` are the fields about the examples that were read, see `Examples.described`.
+    `selection` says whether examples chose; `notes` are about what they chose. Models are evaluated unless they were.
     """
+    task = None if examples is None else examples.evaluation
+    described = {"about": ()} if examples is None else examples.described(selection=selection)
+    described["about"] = (*described["about"], *notes)
+    evaluations = evaluate_each((before, after), task, options, progress) if evaluations is None else evaluations
+    written = options.write(after, progress)
+    return compared(before, after, options, progress, task, evaluations, written, described["about"]) | described
+
+
+def compared(
+    before: Model,
+    after: Model,
+    options: WritingOptions,
+    progress: Progress,
+    task: Task | None,
+    evaluations: Sequence[Evaluation],
+    written: str,
+    about: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Time both models, the new one's directory `written`, and return the fields of `ModelResult`."""
     from headjax.core.timing import processor
     from headjax.hub.either import bytes_of_weights, loading
     from headjax.models.summary import summarize
 
     models = (before, after)
-    evaluations = evaluate_each(models, task, options, progress) if evaluations is None else evaluations
-    written = options.write(after, progress) if written is None else written
     times = milliseconds(models, progress)
     graphs = _graphs((before, after if task is None else task.fit(after)), options)
     graph_times = milliseconds((*models, after)[: len(graphs)], progress, [graph.run for graph in graphs])
@@ -156,7 +174,7 @@ def finish(
     ]
     significance = _significance(evaluations, task)
     timed = f"Times are medians of forward passes in turns, of texts of at most {TOKENS} tokens, on {processor()}."
-    notes = (timed, *(evaluations[-1].notes if evaluations else ()), *described.get("about", ()))
+    notes = (timed, *(evaluations[-1].notes if evaluations else ()), *about)
     rows = [*_size_rows(models, figures), *_time_rows(models, figures), *_metric_rows(figures, significance, task)]
     table = Table([Column(""), Column("Before"), Column("After"), Column("Change")], rows, notes=notes)
     if options.quantize and quantized:
@@ -171,7 +189,6 @@ def finish(
         "load": loading(options.out),
         "comparison": [table],
         "written": written,
-        **described,
     }
 
 
@@ -190,14 +207,12 @@ def evaluate_each(
 
     if task is None:
         return []
-    chosen: Any = {"buckets": getattr(options, "lengths", LENGTHS)}
-    chosen |= {name: getattr(options, name) for name in ("limit", "batch_size") if hasattr(options, name)}
-    batches = task.count_batches(**chosen)
+    batches = task.count_batches(**options.reading)
     evaluations: list[Evaluation] = []
     for number, model in enumerate(models, start=1):
         title = f"evaluating model {number} of {len(models)}" if len(models) > 1 else "evaluating"
         with progress(title, batches, "batch") as bar:
-            evaluations.append(measure_task(model, task, forward=forward, progress=bar, **chosen))
+            evaluations.append(measure_task(model, task, forward=forward, progress=bar, **options.reading))
     return evaluations
 
 

@@ -304,6 +304,11 @@ class TaskOptions(ReadingOptions):
         """Lengths to which texts are padded, besides that of the longest; short ones come first."""
         return LENGTHS
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Arguments of `Task.batches`, and of what reads them, for the examples to evaluate on."""
+        return {"limit": self.limit, "batch_size": self.batch_size, "buckets": self.lengths}
+
     def loaded(self) -> Model:
         """Return the model of the directory."""
         from headjax.hub.either import read_model
@@ -338,6 +343,11 @@ class WritingOptions(CommandOptions):
     out: str
     format: DirectoryKind | None = option(None, DIRECTORY, name="--to")
     quantize: str | None = None
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Arguments of `Task.batches` for the examples to evaluate on."""
+        return {"buckets": LENGTHS}
 
     def write(self, model: Model, progress: Progress) -> str:
         """Write the model to OUT; return what is to be said about it."""

@@ -84,9 +84,9 @@ class CommandResult:
 class ExamplesResult(CommandResult):
     """A result on the examples of a task."""
 
-    selection: Mapping[str, Any] | None = key()
-    evaluation: Mapping[str, Any] | None = key()
-    about: Sequence[str]
+    selection: Mapping[str, Any] | None = key(default=None)
+    evaluation: Mapping[str, Any] | None = key(default=None)
+    about: Sequence[str] = ()
 
 
 def keys_of(cls: type) -> dict[str, str]:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from headjax.commands.inputs import REFITTING, Examples, cost_of_order, start, tell_time
+from headjax.commands.inputs import REFITTING, Examples, cost_of_order, start_if_named, tell_time
 from headjax.commands.models import ChangedResult, finish, planned_exports, with_output_of
 from headjax.commands.options import TASK, ChangingOptions, argument, option
 from headjax.commands.outputs import ABSENT, key, table_of
@@ -58,8 +58,10 @@ class Result(ChangedResult):
 
     kept: Sequence[Any] = key("heads")
     removed: Sequence[Any] = key("heads")
-    layers: Sequence[Any] = key("with `--reconstruct`: `name`, `tokens`, `unknowns`, `ridge`, `held_out`, `kept`")
-    notes: Sequence[str]
+    layers: Sequence[Any] = key(
+        "with `--reconstruct`: `name`, `tokens`, `unknowns`, `ridge`, `held_out`, `kept`", ABSENT
+    )
+    notes: Sequence[str] = ()
 
     def tables(self) -> Sequence[Table]:
         if self.layers is ABSENT:
@@ -83,35 +85,29 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.heads.surgery import config_after
 
     _check(options)
-    model, examples = start(options)
+    model, examples = start_if_named(options)
+    fitted = model if examples is None else examples.selection.fit(model)
     likely = _likely(model, options)
-    batches = _batches(examples, options)
-    if options.reconstruct:
-        left = len(all_heads(model.config)) - len(likely)
-        require(left > 0, "--remove", "all heads go, and no output projection is left to reconstruct")
-        require(examples.number != 1, "--calibrate", "one example is too few, the ridge is chosen on another one")
+    batches = [] if examples is None else _batches(examples, options)
+    if options.reconstruct and len(likely) == len(all_heads(model.config)):
+        raise HeadjaxError("--remove: all heads go, and no output projection is left to reconstruct")
     exports = planned_exports(options, model, config_after(model.config, lambda model: prune(model, likely)))
     chosen = [] if options.named else [cost_of_order(options.by, model.config, len(batches))]
     tell_time(model, examples, batches=batches, chosen=[*chosen, *[REFITTING] * options.reconstruct], judged=2.0)
-    removed, about = (likely, ()) if options.named else _chosen(examples.fit(model), batches, options, progress)
-    layers: Sequence[Any] = ABSENT
-    notes: list[str] = []
-    if options.reconstruct:
-        batches = examples.calibrating(options.seed)
-        maps = sum(map(len, model.config.attentions().values()))
+    removed, fewer = (likely, ()) if options.named else _chosen(fitted, batches, options, progress)
+    refitted: dict[str, Any] = {}
+    if examples is not None and options.reconstruct:
+        batches, maps = examples.calibrating(options.seed), sum(map(len, model.config.attentions().values()))
         with progress("reconstructing", maps, "map") as bar, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            refit = reconstruct(examples.fit(model), batches, removed, progress=bar)
+            refit = reconstruct(fitted, batches, removed, progress=bar)
         notes = [f"{refit.examples:,} calibration examples, {refit.tokens:,} tokens."]
         notes += [f"{text[:1].upper()}{text[1:]}." for text in (str(warning.message) for warning in caught)]
-        pruned, layers = with_output_of(model, refit.model), refit.layers
+        pruned, refitted = with_output_of(model, refit.model), {"layers": refit.layers, "notes": notes}
     else:
         pruned = prune(model, removed)
-    described = examples.described(selection=bool(batches))
-    described["about"] = (*described["about"], *about)
-    ending = finish(model, pruned, options, progress, task=examples.task, described=described)
-    kept = all_heads(pruned.config)
-    return Result(kept=kept, removed=removed, layers=layers, notes=notes, exports=exports, **ending)
+    ending = finish(model, pruned, options, progress, examples, selection=bool(batches), notes=fewer)
+    return Result(kept=all_heads(pruned.config), removed=removed, exports=exports, **refitted, **ending)
 
 
 def _check(options: Options) -> None:
@@ -130,6 +126,8 @@ def _check(options: Options) -> None:
 
 def _batches(examples: Examples, options: Options) -> list[Batch]:
     """Return the batches that order heads, or where nothing does those that reconstruct layers."""
+    single = options.reconstruct and examples.number == 1
+    require(not single, "--calibrate", "one example is too few, the ridge is chosen on another one")
     if options.named or options.by == "random":
         return examples.calibrating(options.seed) if options.reconstruct else []
     return examples.calibrating(options.seed) if options.by == "reconstruction" else examples.scoring()

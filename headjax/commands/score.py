@@ -58,7 +58,7 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.heads.scoring import DESCRIPTIONS, score_heads
 
     model, examples = start(options)
-    model, batches = examples.fit(model), examples.scoring()
+    model, batches = examples.selection.fit(model), examples.scoring()
     timed = UntilDeadline(batches, options)
     tell_time(model, examples, batches=batches, chosen=[SCORING])
     with progress("scoring", len(batches), "batch") as bar:

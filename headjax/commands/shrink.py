@@ -140,8 +140,7 @@ def run(options: Options, progress: Progress) -> Result:
     if not budgets and drop is None:
         exports = planned_exports(options, model, model.config)
         evaluations = evaluate_each((model,), task, options, progress)
-        described = examples.described(selection=False)
-        ending = finish(original, model, options, progress, task=task, evaluations=evaluations, described=described)
+        ending = finish(original, model, options, progress, examples, selection=False, evaluations=evaluations)
         return Result(summary=ShrinkSummary(metric), exports=exports, **ending)
     exports = planned_exports(options, model, _smaller(model, options))
     table, build = _measured(model, examples, options, "latency" in budgets, progress)
@@ -157,9 +156,9 @@ def run(options: Options, progress: Progress) -> Result:
         smaller = [choose_if_any(table, limit, uniform=options.alike) for limit in less]
         choice = _within_drop(drop, [choice, *filter(None, smaller)], model, examples, build)
     built = with_output_of(model, build(choice))
-    evaluations, described = evaluate_each((model, built), task, options, progress), examples.described()
+    evaluations = evaluate_each((model, built), task, options, progress)
     count = task.count(min(options.limit or COMPARED, COMPARED))
-    batches = task.batches(options.batch_size, limit=count, buckets=options.lengths)
+    batches = task.batches(**options.reading | {"limit": count})
     story = ChoiceSummary(table, quantity, choice)
     summary = ShrinkSummary(
         metric,
@@ -169,10 +168,13 @@ def run(options: Options, progress: Progress) -> Result:
             for name in limits or (quantity,)
         },
         predicted={"damage": choice.damage, "bound": choice.bound, "gap": choice.gap, "measure": table.damage},
-        measured={"damage": agreement(examples.fit(model), task.fit(built), batches).distance, "examples": count},
+        measured={
+            "damage": agreement(examples.selection.fit(model), task.fit(built), batches).distance,
+            "examples": count,
+        },
         frontier=points,
     )
-    ending = finish(original, built, options, progress, task=task, evaluations=evaluations, described=described)
+    ending = finish(original, built, options, progress, examples, evaluations=evaluations)
     result = Result(summary=summary, choice=story, exports=exports, **ending)
     if options.report is None:
         return result
@@ -205,7 +207,7 @@ def _measured(
     from headjax.shrinking.measure import MeasureConfig
     from headjax.shrinking.shrink import build, measured_prices, measurements
 
-    fitted, batches = examples.fit(model), examples.calibrating()
+    fitted, batches = examples.selection.fit(model), examples.calibrating()
     work = options.work or f"{options.out.rstrip('/')}.measured"
     measuring = MeasureConfig(length=options.length or 0, work=work)
     kept = measurements(fitted, batches, measuring)
@@ -228,14 +230,13 @@ def _within_drop(
     """Return the last of ever smaller choices that loses no more of the metric, by bisection."""
     from headjax.evaluation.task import evaluate_task
 
-    task, options = examples.selection, examples.options
-    chosen: Any = {"limit": examples.number, "batch_size": options.batch_size, "buckets": options.lengths}
+    task, reading = examples.selection, examples.options.reading | {"limit": examples.number}
 
     def value(model: Model) -> float:
-        metric = float(evaluate_task(model, task, **chosen)[task.primary_metric])
+        metric = float(evaluate_task(model, task, **reading)[task.primary_metric])
         return metric if task.higher_is_better else -metric
 
-    whole = value(examples.fit(model))
+    whole = value(task.fit(model))
     low, high = -1, len(choices) - 1
     while low < high:
         middle = (low + high + 1) // 2
