@@ -110,15 +110,10 @@ class Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, one of those in `headjax.core.errors`, or the result's own."""
     silence_repeats()
-    return _attempt(list(sys.argv[1:] if arguments is None else arguments))
-
-
-def _attempt(words: list[str]) -> int:
-    """Run a command, and print its failure in one line; return the exit code."""
     try:
         with _short_warnings():
             try:
-                return _run(words)
+                return _run(list(sys.argv[1:] if arguments is None else arguments))
             finally:
                 if sys.stdout is not None:
                     sys.stdout.flush()

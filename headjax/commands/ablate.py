@@ -18,8 +18,6 @@ from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.evaluation.paired import HeadEffects
-    from headjax.evaluation.task import Task
-    from headjax.models.model import Model
 
 MODES = ("each", "all-but-one")
 
@@ -58,39 +56,28 @@ class Result(ExamplesResult):
 
 def run(options: Options, progress: Progress) -> Result:
     """The effect of removing each head, and of keeping only one of its layer, with paired tests."""
-    modes = options.mode
+    modes: Any = options.mode
     for mode in modes:
         if mode not in MODES:
             raise HeadjaxError(f"--mode: {unknown_name('mode', mode, MODES)}")
 
-    from headjax.heads.head_id import all_heads
-
-    model, examples = start(options)
-    task = examples.evaluation
-    model = task.fit(model)
-    tell_time(model, examples, judged=len(modes) * (1.0 + ABLATING * len(all_heads(model.config))))
-    measured: dict[str, HeadEffects] = {}
-    limit, timed = options.limit, options
-    for mode in modes:  # the others on as many examples as the first had time for
-        measured[mode], limit = _effects(model, task, mode, timed, limit, progress)
-        timed = dataclasses.replace(options, max_time=None)
-    judged = dataclasses.replace(examples, options=dataclasses.replace(options, limit=limit))
-    return Result(first=measured[modes[0]], modes=measured, **judged.described(selection=False))
-
-
-def _effects(
-    model: Model, task: Task, mode: Any, options: Options, limit: int, progress: Progress
-) -> tuple[HeadEffects, int]:
-    """Return the effects in a mode, and the number of examples that they are of, 0 for all."""
     from headjax.evaluation.paired import head_effects
     from headjax.heads.ablation import ablate
     from headjax.heads.head_id import all_heads
 
-    heads = len(all_heads(model.config))
-    reading = options.reading | {"limit": limit}
-    batches = UntilDeadline(task.batches(**reading), options, parts=len(options.mode))
-    with progress(f"ablating {heads} heads, {mode}", task.count_batches(**reading), "batch") as bar:
-        ablation = ablate(model, batches, mode, metrics=task.measure.of_model(), progress=bar)
-    with progress("testing", heads, "head") as bar:
-        effects = head_effects(ablation, task.measure, progress=bar)
-    return effects, batches.count * options.batch_size if batches.ended else limit
+    model, examples = start(options)
+    task = examples.evaluation
+    model, heads = task.fit(model), len(all_heads(model.config))
+    tell_time(model, examples, judged=len(modes) * (1.0 + ABLATING * heads))
+    effects: dict[str, HeadEffects] = {}
+    for mode in modes:
+        batches = UntilDeadline(task.batches(**options.reading), options, parts=len(modes))
+        count = task.count_batches(**options.reading)
+        with progress(f"ablating {heads} heads, {mode}", count, "batch") as bar:
+            ablation = ablate(model, batches, mode, metrics=task.measure.of_model(), progress=bar)
+        with progress("testing", heads, "head") as bar:
+            effects[mode] = head_effects(ablation, task.measure, progress=bar)
+        limit = batches.count * options.batch_size if batches.ended else options.limit
+        options = dataclasses.replace(options, limit=limit, max_time=None)  # the others on as many examples
+    described = dataclasses.replace(examples, options=options).described(selection=False)
+    return Result(first=effects[modes[0]], modes=effects, **described)

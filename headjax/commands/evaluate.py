@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib.util
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -21,7 +20,6 @@ from headjax.report.tables import Column, Table
 if TYPE_CHECKING:
     from headjax.evaluation.paired import Compared
     from headjax.evaluation.task import Evaluation, Task
-    from headjax.models.config import Batch
     from headjax.models.model import Model
 
 BEAMS = 4
@@ -124,7 +122,7 @@ def _compared(model: Model, task: Task, options: Options, progress: Progress) ->
     for name, each, own in zip(("first", "other"), models, tasks, strict=True):
         middle = own.count_batches(**options.reading) // 2  # neither the shortest nor the longest
         batch = next(islice(own.batches(**options.reading), middle, None))
-        calls[name] = functools.partial(_hidden, own.fit(each), batch)
+        calls[name] = lambda fitted=own.fit(each), batch=batch: fitted(batch).hidden
     timed = time_in_turns(calls, repeats=REPEATS, progress=progress)
     first, second = timed["first"].median, timed["other"].median
     return compared, {
@@ -134,10 +132,6 @@ def _compared(model: Model, task: Task, options: Options, progress: Progress) ->
         "speed_up": first / second,
         **{name: getattr(compared, name) for name in ("agreement", "measure", "test", "significance")},
     }
-
-
-def _hidden(model: Model, batch: Batch) -> Any:
-    return model(batch).hidden
 
 
 def _words(compared: Compared) -> list[str]:

@@ -91,7 +91,12 @@ def check_outputs(options: CommandOptions) -> None:
         if not kind or not value or value == "-":
             continue
         place = path_of(value)
-        _check_writable(value, place, kind)
+        if kind == "file":
+            check_file(value)
+        elif kind == "new" and isinstance(place, Path) and place.is_symlink():
+            check_folder(place.resolve())  # a link may lead to a folder that is still to be made
+        elif kind == "folder" or not place.is_dir():
+            check_folder(value)
         if place in written:
             raise HeadjaxError(f"{name_of(field)}: {value} is {written[place]} of the command, too")
         written[place] = name_of(field)
@@ -100,17 +105,6 @@ def check_outputs(options: CommandOptions) -> None:
             raise HeadjaxError(f"{value}: {danger}; --overwrite replaces it")
         if kind == "new":
             check_own(place)
-
-
-def _check_writable(value: str, place: Path, kind: str) -> None:
-    """Check that a command can write its output to a path."""
-    if kind not in ("new", "folder"):
-        check_file(value)
-        return
-    if kind == "new" and isinstance(place, Path) and place.is_symlink():
-        check_folder(place.resolve())  # a link may lead to a folder that is still to be made
-    elif kind == "folder" or not place.is_dir():
-        check_folder(value)
 
 
 def _danger(place: Path, kind: str) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headjax.commands.options import WritingOptions
+from headjax.commands.options import WritingOptions, name_of
 from headjax.commands.outputs import ABSENT, CommandResult, ExamplesResult, key, printed_metrics, record
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
@@ -97,7 +97,7 @@ def planned_exports(options: WritingOptions, model: Model, config: ModelConfig) 
     from headjax.hub.onnx import check_graph
     from headjax.hub.table import InexpressibleError
 
-    option = options.kind_option()
+    option = next(name_of(field) for field in dataclasses.fields(options) if field.name == "format")
     if options.quantize is not None:
         if options.kind() == "headjax":
             raise HeadjaxError(f"--quantize: a directory of headjax has no place for it; use {option} huggingface")

@@ -216,22 +216,16 @@ CALIBRATE, FEWEST = 512, 32
 SECONDS = 240.0
 """Time that the passes over the examples that choose may take by default."""
 
-MODEL = "model directory, headjax's or of Hugging Face"
-"""Help of MODEL."""
-
 DirectoryKind = Literal["huggingface", "headjax"]
-
-DIRECTORY = "kind of directory that OUT is (default: MODEL's)"
-"""Help of the option of a `DirectoryKind`."""
-
-TASK = "task name (python, sst2, ...) or a file"
-"""Help of `--task`, also where a command can do without."""
 
 Quantized = Literal["int8", "int8:avx2", "int8:arm64"]
 """Kinds of integers, see `headjax.hub.onnx.QUANTIZED`."""
 
+# Help of MODEL, --to, --task and --quantize.
+MODEL = "model directory, headjax's or of Hugging Face"
+DIRECTORY = "kind of directory that OUT is (default: MODEL's)"
+TASK = "task name (python, sst2, ...) or a file"
 QUANTIZE = "also write an onnx graph in int8 (AVX-512 with VNNI), int8:avx2 or int8:arm64"
-"""Help of `--quantize`."""
 
 LENGTHS = (16, 32, 64, 128, 256)
 """Lengths to which texts are padded, so that short ones cost less; each takes a program."""
@@ -354,11 +348,6 @@ class WritingOptions(CommandOptions):
         from headjax.hub.either import write_model
 
         return write_model(model, self.out, self.kind(), quantize=self.quantize, progress=progress)
-
-    @classmethod
-    def kind_option(cls) -> str:
-        """Return the option that names the kind of directory."""
-        return name_of(next(field for field in dataclasses.fields(cls) if field.name == "format"))
 
     def kind(self) -> DirectoryKind:
         """Return the kind of directory that OUT becomes."""
