@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.inputs import REFITTING, Cost, start_if_named, tell_time
 from headjax.commands.models import ChangedResult, finish, planned_exports
 from headjax.commands.options import DIRECTORY, TASK, ChangingOptions, DirectoryKind, argument, option
-from headjax.commands.outputs import key, record, table_of
+from headjax.commands.outputs import record, table_of
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Count, unknown_name
@@ -61,10 +61,7 @@ class Options(ChangingOptions):
 class Result(ChangedResult):
     """A converted model."""
 
-    conversion: Conversion = record("headjax.conversion.model.Conversion", error_per_layer="errors")
-    divergence: Mapping[str, float] = key(
-        "from the original on held-out calibration examples, by what was tried; the least was taken"
-    )
+    conversion: Conversion = record("headjax.conversion.model.Conversion", "divergence", error_per_layer="errors")
 
     def tables(self) -> Sequence[Table]:
         columns = {"place": Column("Layer")}
@@ -73,7 +70,7 @@ class Result(ChangedResult):
                 columns[name] = Column(name.replace("_", " ").capitalize(), numbers.significant)
         rows = [{**error._asdict(), "place": f"{error.stack}/{error.layer}"} for error in self.conversion.errors]
         notes = []
-        if tried := sorted(self.divergence.items(), key=lambda pair: pair[1]):
+        if tried := sorted(self.conversion.divergence.items(), key=lambda pair: pair[1]):
             said = ", ".join(f"{name} {apart:.3g}" for name, apart in tried)
             notes.append(f"Divergence from the original on held-out calibration examples; the first was taken: {said}.")
         return [table_of(columns, rows, notes=notes), *self.comparison]
@@ -90,24 +87,13 @@ def run(options: Options, progress: Progress) -> Result:
         if getattr(options, name) and options.calibrate is None:
             raise HeadjaxError(f"--{name}: needs --calibrate N")
     model, examples = start_if_named(options)
-    places = options.stacks or None, options.layers or None
-    exports = planned_exports(options, model, planned(model.config, options.to, *places))
+    where: dict[str, Any] = {"stacks": options.stacks or None, "layers": options.layers or None}
+    exports = planned_exports(options, model, planned(model.config, options.to, **where))
     calibrated = examples is not None and options.calibrate is not None
     batches = examples.calibrating(options.seed) if examples is not None and calibrated else None
     chosen = [CALIBRATING, *[REFITTING] * options.reconstruct] if calibrated else []
     tell_time(model, examples, batches=batches or (), chosen=chosen, judged=2.0)
-    conversion = convert(
-        model,
-        options.to,
-        batches=batches,
-        reconstruct=options.reconstruct,
-        stacks=places[0],
-        layers=places[1],
-        seed=options.seed,
-        progress=progress,
-    )
-    converted = conversion.model
-    history = reversed(converted.history)
-    tried: Mapping[str, Any] = next((entry for entry in history if entry["action"] == "convert"), {})
-    ending = finish(model, converted, options, progress, examples, selection=calibrated)
-    return Result(conversion=conversion, divergence=tried.get("divergence", {}), exports=exports, **ending)
+    more: dict[str, Any] = {"reconstruct": options.reconstruct, "seed": options.seed, "progress": progress}
+    conversion = convert(model, options.to, batches=batches, **where, **more)
+    ending = finish(model, conversion.model, options, progress, examples, selection=calibrated)
+    return Result(conversion=conversion, exports=exports, **ending)

@@ -99,16 +99,13 @@ class ToCollaborative(Target):
             if moments is not None:
                 mean = jnp.asarray(moments.query_mean, jnp.float32)
                 new["content_bias"] += _logits_of(products, mean) - _logits_of(factors, mean)
-        config = Kind(
+        config = source.become(
             CollaborativeAttention,
-            num_heads=source.num_heads,
-            head_ids=source.head_ids,
             shared_dim=self.shared_dim,
-            head_dim=source.head_dim,
             value_dim=source.values,
+            projection_bias=False,
             content_bias="content_bias" in new,
             value_bias=source.projection_bias,
-            output_bias=source.output_bias,
         )
         return layer.module.like(config, new)
 

@@ -13,7 +13,6 @@ import numpy as np
 from headjax.conversion.per_head import extended, fit_query_key, fit_value_output, seen_keys, sharing_losses
 from headjax.conversion.rope import fit_rotary, is_fully_rotary, rotary_losses
 from headjax.conversion.target import (
-    HEAD_NORMS,
     ConversionInput,
     Groups,
     Target,
@@ -21,7 +20,6 @@ from headjax.conversion.target import (
     is_normalised,
     is_rotary,
     multi_head_of,
-    shared_fields,
 )
 from headjax.core.errors import require
 from headjax.core.fields import Size
@@ -106,10 +104,13 @@ class ToGrouped(Target):
         ids = tuple(source.ids[head] for group in groups for head in group)
         # With a key and a value for every head there is nothing to pool.
         pooling = "mean" if self.kv_heads == source.num_heads else self.pooling or "fitted"
-        options = shared_fields(source) | {name: source.options.get(name) for name in HEAD_NORMS}
-        options["projection_bias"] = source.projection_bias or (pooling != "mean" and layer.moments is not None)
-        options["head_ids"] = None if ids == tuple(range(len(ids))) else ids
-        config = Kind(GroupedAttention, kv_heads=self.kv_heads, **options)
+        config = source.become(
+            GroupedAttention,
+            kv_heads=self.kv_heads,
+            kv_index=None,
+            projection_bias=source.projection_bias or (pooling != "mean" and layer.moments is not None),
+            head_ids=None if ids == tuple(range(len(ids))) else ids,
+        )
         params = layer.params | _pooled(layer, groups, pooling)
         weights = declared(config.module(layer.module.width, layer.module.memory_width))
         return layer.module.like(config, {name: params[name] for name in weights})

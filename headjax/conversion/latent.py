@@ -83,17 +83,7 @@ class ToLatent(Target):
             config = Kind(CompressedAttention, inner=source.replace(projection_bias=biased), rank=self.rank)
             return layer.module.like(config, {"latent": down, "inner": params})
         params.pop("key_bias", None)  # it adds the same to all logits of a row
-        config = Kind(
-            LatentAttention,
-            num_heads=source.num_heads,
-            head_ids=source.head_ids,
-            rank=self.rank,
-            head_dim=source.head_dim,
-            value_dim=source.value_dim,
-            scale=source.scale,
-            projection_bias=biased,
-            output_bias=source.output_bias,
-        )
+        config = source.become(LatentAttention, rank=self.rank, projection_bias=biased)
         return layer.module.like(config, params | {"latent": down})
 
 

@@ -50,6 +50,12 @@ class Conversion(NamedTuple):
     model: Model
     errors: tuple[LayerError, ...]
 
+    @property
+    def divergence(self) -> Mapping[str, float]:
+        """From the original on held-out calibration examples, by what was tried; the least was taken."""
+        entries = (entry for entry in reversed(self.model.history) if entry["action"] == "convert")
+        return next(entries, {}).get("divergence", {})
+
 
 @on_automatic_axes
 def convert(
@@ -71,8 +77,7 @@ def convert(
     layers, and with them the function; it needs no calibration. The conversion is added to the history.
 
     With calibration batches every criterion of the target is tried, calibrated and plain, and the one whose model is
-    nearest to the original is taken. The history's `divergence` has the distances of their outputs
-    (`headjax.heads.agreement`), by text, on calibration batches that they were not fitted on.
+    nearest to the original (`headjax.heads.agreement`) on batches that none was fitted on is taken.
 
         >>> found = headjax.convert(headjax.demo_model(), "grouped:kv_heads=2", layers=[0])
         >>> [attention.kv_heads for attention in found.model.config.attentions()["decoder"]]
@@ -82,7 +87,7 @@ def convert(
         model: Model to convert.
         to: Target, such as `latent:rank=64` (docs/conversions.md has all), or targets of some layers by (stack, layer).
         batches: Calibration examples, whose labels are not read; None approximates the weights alone.
-        plain: Whether calibration serves only the errors that are returned, and `reconstruct`; nothing is tried then.
+        plain: Whether calibration serves only the errors and `reconstruct`; nothing is tried then.
         reconstruct: Whether to refit output projections afterwards, as `headjax.reconstruct` does.
         stacks, layers: Head stacks and layers to convert; None is all.
         seed: Seed of random starts.

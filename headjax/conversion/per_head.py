@@ -113,9 +113,9 @@ class Extended(NamedTuple):
 
 def extended(layer: ConversionInput, name: str) -> Extended:
     """Return W_Q, W_K or W_V with its bias as one more row, see `Extended`."""
-    weight, bias = layer.params[name], layer.bias(name)
     if layer.moments is None:
-        return Extended(jnp.concatenate([weight, bias[None]]), None, None)
+        return Extended(layer.with_bias(name), None, None)
+    weight, bias = layer.params[name], layer.bias(name)
     centre, covariance = layer.moments.of(name)
     mean, root = jnp.asarray(centre, jnp.float32), covariance_root(covariance)
     rows = [jnp.tensordot(root.root, weight, 1), (bias + jnp.tensordot(mean, weight, 1))[None]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -95,7 +96,7 @@ def is_fully_rotary(attention: Kind) -> bool:
 def rotary_keys_of(layer: ConversionInput) -> RotaryKeys:
     """Return the keys of a multi-head layer all of whose dimensions rotate, with the cost of their errors."""
     rotary = layer.attention.rotary
-    query, key = (in_pairs(rotary, weights_and_bias(layer, name)) for name in ("query", "key"))
+    query, key = (in_pairs(rotary, layer.with_bias(name)) for name in ("query", "key"))
     query_gram = np.einsum("ahd,ab,bhe->hde", query, _second(layer, "query"), query, optimize=True)
     second = _second(layer, "key")
     within = np.zeros_like(second)  # as `second`, about the mean of each sequence
@@ -150,16 +151,10 @@ def _rotated(wave: np.ndarray, query_gram: np.ndarray) -> tuple[np.ndarray, np.n
     return means[0], means[1]
 
 
-def in_pairs(rotary: Rotary, array: np.ndarray) -> np.ndarray:
-    """Return the last dimension with the first ones of all rotary pairs before the second ones."""
-    first, second = (np.asarray(index) for index in rotary.split(jnp.arange(array.shape[-1])))
-    return array[..., np.concatenate([first, second])]
-
-
-def weights_and_bias(layer: ConversionInput, name: str) -> np.ndarray:
-    """Return W_Q or W_K with its bias as one more row, `[inputs + 1, heads, head_dim]`."""
-    rows = jnp.concatenate([layer.params[name], layer.bias(name)[None]])
-    return np.asarray(rows, np.float64)
+def in_pairs(rotary: Rotary, array: jax.Array) -> np.ndarray:
+    """Return the last dimension with the first ones of all rotary pairs before the second ones, in float64."""
+    first, second = rotary.split(jnp.arange(array.shape[-1]))
+    return np.asarray(array[..., jnp.concatenate([first, second])], np.float64)
 
 
 def _second(layer: ConversionInput, name: str) -> np.ndarray:
@@ -176,7 +171,7 @@ def _second(layer: ConversionInput, name: str) -> np.ndarray:
 def fit_rotary(layer: ConversionInput, groups: Groups) -> Params:
     """Return queries of every head and one key per group that rotate alike, with the least error of logits."""
     rotary_keys, rotary = rotary_keys_of(layer), layer.attention.rotary
-    query = as_complex(in_pairs(rotary, weights_and_bias(layer, "query")))
+    query = as_complex(in_pairs(rotary, layer.with_bias("query")))
     queries, keys = [], []
     for group in groups:
         index = np.asarray(group)

@@ -13,7 +13,7 @@ import numpy as np
 
 from headjax.conversion.calibration import Moments
 from headjax.core.errors import ConfigError, require
-from headjax.core.fields import Checked, options_of
+from headjax.core.fields import Checked
 from headjax.core.programs import one_blas_thread, one_by_one
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
@@ -33,9 +33,6 @@ from headjax.nn.module import AttentionModule
 
 Groups = Sequence[Sequence[int]]
 """Positions of the heads of each group; a group shares a key and a value."""
-
-HEAD_NORMS = ("query_norm", "key_norm")
-"""Fields and parameters of the norms of queries and keys."""
 
 
 class LayerError(NamedTuple):
@@ -75,8 +72,11 @@ class ConversionInput(NamedTuple):
 
     def bias(self, name: str) -> jax.Array:
         """Return the bias `[heads, dim]` of `query`, `key` or `value`; zeros where the layer has none."""
-        params = self.params
-        return params.get(f"{name}_bias", jnp.zeros(params[name].shape[1:]))
+        return self.params.get(f"{name}_bias", jnp.zeros(self.params[name].shape[1:]))
+
+    def with_bias(self, name: str) -> jax.Array:
+        """Return the weight with its bias as one more row, `[inputs + 1, heads, dim]`."""
+        return jnp.concatenate([self.params[name], self.bias(name)[None]])
 
 
 class Target(Checked, abc.ABC):
@@ -130,13 +130,7 @@ def multi_head_of(attention: Kind) -> Kind:
         raise ConfigError(f"attention: {kind_of(attention)} cannot be converted; multi_head and grouped can")
     plain = not is_normalised(attention)
     require(plain, "query_norm", "normalised queries or keys are not products of weights and cannot be converted")
-    return Kind(MultiHeadAttention, **shared_fields(attention))
-
-
-def shared_fields(attention: Kind) -> dict[str, Any]:
-    """Return the fields that multi-head and grouped attention both have."""
-    names = options_of(MultiHeadAttention).keys() & options_of(GroupedAttention).keys()
-    return {name: attention.options[name] for name in names}
+    return attention.become(MultiHeadAttention)
 
 
 def is_rotary(attention: Kind) -> bool:
@@ -146,8 +140,8 @@ def is_rotary(attention: Kind) -> bool:
 
 def is_normalised(attention: Kind) -> bool:
     """Return whether a layer normalises its queries or keys."""
-    norms = (attention.options.get(name) for name in HEAD_NORMS)
-    return issubclass(attention.of, GroupedAttention) and any(norm is not None for norm in norms)
+    norms = attention.options.get("query_norm"), attention.options.get("key_norm")
+    return issubclass(attention.of, GroupedAttention) and norms != (None, None)
 
 
 def find_layers(model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> dict[HeadLayer, Kind]:
@@ -262,8 +256,8 @@ def query_key_value(module: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
 class Captured(NamedTuple):
     """Shares of a layer's squared norm that the best of rank 1, 2, ... capture (Cordonnier et al. 2020, figure 1)."""
 
-    query: np.ndarray  # [rank], of W_Q of all heads side by side
-    key: np.ndarray  # [rank], of W_K of all heads side by side
+    query: np.ndarray  # [rank], of W_Q of all heads side by side, and so W_K
+    key: np.ndarray
     product: np.ndarray  # [rank], of W_Q W_K^T, the sum over heads
     product_by_head: np.ndarray  # [heads, head_dim], of W_Q^h W_K^hT
 
@@ -282,17 +276,11 @@ def captured_variance(model: Model) -> dict[HeadLayer, Captured]:
         products = Products(params["query"], params["key"])
         query, key = (factor.reshape(factor.shape[0], -1) for factor in products)
         with one_blas_thread(), jax.default_matmul_precision("highest"):
-            values = [
-                singular_values(query),
-                singular_values(key),
-                singular_values(jnp.linalg.qr(query)[1] @ jnp.linalg.qr(key)[1].T),
-                head_svd(products)[1],
-            ]
-            squares = [np.square(np.asarray(value, np.float64)) for value in values]
-        totals = (np.maximum(each.sum(axis=-1, keepdims=True), 1e-300) for each in squares)
-        captured[layer.stack, layer.layer] = Captured(
-            *(np.cumsum(each, axis=-1) / total for each, total in zip(squares, totals, strict=True))
-        )
+            product = jnp.linalg.qr(query)[1] @ jnp.linalg.qr(key)[1].T
+            values = [*map(singular_values, (query, key, product)), head_svd(products)[1]]
+            sums = [np.cumsum(np.square(np.asarray(value, np.float64)), axis=-1) for value in values]
+        shares = (each / np.maximum(each[..., -1:], 1e-300) for each in sums)
+        captured[layer.stack, layer.layer] = Captured(*shares)
     return captured
 
 

@@ -80,6 +80,10 @@ class Kind:
         """Return the record with other values of some options."""
         return Kind(self.of, **{**self.options, **changes})
 
+    def become(self, of: Any, **changes: Any) -> Kind:
+        """Return the record of another class with the options that both have, but for the changes."""
+        return Kind(of, **{name: self.options[name] for name in options_of(of).keys() & self.options.keys()} | changes)
+
     def structure(self) -> Kind:
         """Return the record without the heads' original numbers: modules of equal structure compute alike."""
         inside = {name: value.structure() for name, value in self.options.items() if isinstance(value, Kind)}
