@@ -19,20 +19,17 @@ from tests import tiny
 from tests.command_line import main
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Numbers(CommandResult):
     loss: float = key()
     losses: list = key()
     heads: np.ndarray = key()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Recorded(CommandResult):
     task: object = record("headjax.evaluation.task.Task", "higher_is_better", named="name")
     scores: object = record("headjax.heads.scoring.Scores", "loss", suffix="_before", default=None)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Shown(CommandResult):
     shown: list = dataclasses.field(default_factory=list)
     last: str = ""

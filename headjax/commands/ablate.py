@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 MODES = ("each", "all-but-one")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TimedOptions, TableOptions):
     """Options of `headjax ablate`."""
 
     mode: tuple[str, ...] = option(("each",), "each, all-but-one, or each,all-but-one", "MODES")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(ExamplesResult):
     """Effects of ablations."""
 

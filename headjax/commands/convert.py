@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ def _target(text: str) -> str:
     return text
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ChangingOptions):
     """Options of `headjax convert`."""
 
@@ -57,7 +55,6 @@ class Options(ChangingOptions):
     seed: int = option(0, "seed of the calibration examples and of random starts")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(ChangedResult):
     """A converted model."""
 

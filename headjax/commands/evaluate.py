@@ -29,7 +29,6 @@ REPEATS = 7
 """Timed forward passes of each of two models."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TaskOptions, TableOptions):
     """Options of `headjax evaluate`."""
 
@@ -39,7 +38,6 @@ class Options(TaskOptions, TableOptions):
     beams: Count | None = option(None, f"beam size of translations, for BLEU (default: {BEAMS}; 0: no BLEU)")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(CommandResult):
     """Metrics of a model on a task."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +20,6 @@ Layout = Literal["auto", "native", "remote", "padded", "onnx", "maxtext"]
 """Layouts by name, for which nothing has to be imported."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """Options of `headjax export`."""
 
@@ -36,7 +34,6 @@ class Options(CommandOptions):
     check: bool = option(False, "read the files again and compare outputs")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(CommandResult):
     """A Hugging Face directory."""
 

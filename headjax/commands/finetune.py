@@ -40,7 +40,6 @@ TrainedTask = Literal[
 """Tasks that a model can be trained for; `pairs` is a classification of pairs of texts."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(WritingOptions):
     """Options of `headjax finetune`."""
 
@@ -74,7 +73,6 @@ class Options(WritingOptions):
         return super().reading | {"batch_size": self.batch_size}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(ModelResult, Run):
     """A model that was fine-tuned."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from headjax.models.decoding import Sampler
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(BatchOptions):
     """Options of `headjax generate`."""
 
@@ -39,7 +37,6 @@ class Options(BatchOptions):
     seed: Count = option(0, "seed of sampling", shown="0")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(CommandResult):
     """Generated texts."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from headjax.models.summary import ModelSummary
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """Options of `headjax import`."""
 
@@ -29,7 +27,6 @@ class Options(CommandOptions):
     family: str | None = option(None, "model to read of a directory that holds several", "TYPE")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(CommandResult):
     """A model from a Hugging Face directory."""
 

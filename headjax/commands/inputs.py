@@ -293,15 +293,18 @@ def cost_of_order(by: str, config: ModelConfig, batches: int) -> Cost:
     return known.get(by, SCORING)
 
 
-def operations(config: ModelConfig, batches: Sequence[Batch], costs: Sequence[Cost]) -> tuple[float, float]:
-    """Return the floating-point operations of the passes over batches, and of solving."""
+def forward_flops(config: ModelConfig, batches: Iterable[Batch]) -> float:
+    """Return the floating-point operations of a forward pass over batches."""
+    return sum(_rows(batch) * config.flops(next(iter(batch.values())).shape[1]) for batch in batches)
+
+
+def solving_flops(config: ModelConfig, costs: Iterable[Cost]) -> float:
+    """Return the floating-point operations of solving maps, n^3 of n features each."""
     kinds = (kind for stack in config.attentions().values() for kind in stack)
     features = (kind.num_heads * getattr(kind, "values", getattr(kind, "head_dim", 0)) for kind in kinds)
     units = (layer.hidden for stack in config.stacks().values() for layer in stack.layers)
     attention, feed_forward = sum(n**3.0 for n in features), sum(n**3.0 for n in units)
-    forward = sum(_rows(batch) * config.flops(next(iter(batch.values())).shape[1]) for batch in batches)
-    solving = sum(cost.solving * attention + cost.units * feed_forward for cost in costs)
-    return sum(cost.passes for cost in costs) * forward, solving
+    return sum(cost.solving * attention + cost.units * feed_forward for cost in costs)
 
 
 def affordable(model: Model, task: Task, options: TaskOptions) -> tuple[int, tuple[str, ...]]:
@@ -312,7 +315,7 @@ def affordable(model: Model, task: Task, options: TaskOptions) -> tuple[int, tup
     if most <= FEWEST:
         return CALIBRATE, ()
     batches = task.sample(FEWEST, options.batch_size, buckets=options.lengths)
-    work = operations(model.config, batches, [Cost(WORK)])[0] / sum(map(_rows, batches))  # of an example
+    work = WORK * forward_flops(model.config, batches) / sum(map(_rows, batches))  # of an example
     if most * work < SECONDS * SLOWEST:  # takes no time to find out
         return CALIBRATE, ()
     rate, number = matrix_rate(), CALIBRATE
@@ -339,25 +342,25 @@ def tell_time(
     """
     from headjax.core.timing import matrix_rate, seconds_in_turns
 
-    if examples is None:
+    if examples is None or (isinstance(examples.options, TimedOptions) and examples.options.max_time is not None):
         return
-    options, task = examples.options, examples.evaluation
+    options, task, config = examples.options, examples.evaluation, model.config
     limit = 60.0 * options.max_time if isinstance(options, PlannedOptions) and options.max_time is not None else None
-    passes, solving = operations(model.config, batches, chosen)
+    solving = solving_flops(config, chosen)
+    passes = sum(cost.passes for cost in chosen) * forward_flops(config, batches)
     if judged and (count := task.count(options.limit)):
         batch = next(task.batches(**options.reading))
-        passes += operations(model.config, [batch], [Cost(judged)])[0] / _rows(batch) * count
-        batches = batches or [batch]
-        model = task.fit(model)
+        passes += judged * forward_flops(config, [batch]) / _rows(batch) * count
+        batches, model = batches or [batch], task.fit(model)
     work = passes + solving
-    if not passes or (isinstance(options, TimedOptions) and options.max_time is not None):
+    if not passes:
         return
     if limit is None and (work < SAID * SLOWEST or SLOW * work < SAID * matrix_rate()):
         return
     batch = {name: array[:ROWS] for name, array in batches[len(batches) // 2].items()}
     call = functools.partial(model, model.device_batch(batch))
     (second,) = seconds_in_turns({"pass": call}, repeats=1, settle=0)["pass"]
-    rate = operations(model.config, [batch], [Cost(1.0)])[0] / second
+    rate = forward_flops(config, [batch]) / second
     if limit is not None and work > limit * rate:
         share = max((limit * rate - solving) / passes, 0.0)
         raise HeadjaxError(
@@ -369,5 +372,4 @@ def tell_time(
 
 
 def _rows(batch: Batch) -> int:
-    """Return the number of examples of a batch."""
     return len(next(iter(batch.values())))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +22,6 @@ PARTS = {"query": "W_Q", "key": "W_K", "product": "W_Q W_K^T", "product_by_head"
 """Decomposed matrices, and their names in the table."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ConfigOptions):
     """Options of `headjax inspect`."""
 
@@ -35,7 +33,6 @@ class Options(ConfigOptions):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(CommandResult):
     """Sizes and costs of a model."""
 

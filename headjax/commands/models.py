@@ -60,7 +60,6 @@ class ModelFigures(NamedTuple):
     metrics: Mapping[str, float]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelResult(CommandResult):
     """A model that a command has made of another one; without figures where an interrupted one has made none."""
 
@@ -84,7 +83,6 @@ class ModelResult(CommandResult):
         return "\n".join(filter(None, (self.written, super().message(), self.load and f"load it: {self.load}")))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ChangedResult(ModelResult, ExamplesResult):
     """A changed model, and the one before."""
 

@@ -55,8 +55,17 @@ def argument(metavar: str, help: str, default: Any = dataclasses.MISSING, **more
     return option(default, help, metavar, positional=True, **more)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CommandOptions:
+@typing.dataclass_transform(frozen_default=True, kw_only_default=True)
+class FrozenDataclass:
+    """A class whose subclasses are frozen dataclasses, their fields given by name."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+
+
+class CommandOptions(FrozenDataclass):
     """Options of every command; a class with a `title` has its own under that heading in the help."""
 
     title: ClassVar[str] = "options of every command"
@@ -231,7 +240,6 @@ LENGTHS = (16, 32, 64, 128, 256)
 """Lengths to which texts are padded, so that short ones cost less; each takes a program."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfigOptions(CommandOptions):
     """Options of commands that read a config file; the command line collects the overrides."""
 
@@ -243,7 +251,6 @@ class ConfigOptions(CommandOptions):
     overrides: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchOptions(CommandOptions):
     """Options of commands that compute in batches."""
 
@@ -251,7 +258,6 @@ class BatchOptions(CommandOptions):
     batch_size: Size = option(16, "examples (texts, prompts) per batch")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadingOptions(BatchOptions):
     """Options of commands that read the examples of a task."""
 
@@ -263,7 +269,6 @@ class ReadingOptions(BatchOptions):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TableOptions(CommandOptions):
     """Options of commands that read tables whose columns have other names."""
 
@@ -283,7 +288,6 @@ def by_field(columns: Sequence[str]) -> dict[str, str]:
     return {"text": text, **({"second": second[0]} if second else {}), "label": label}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskOptions(ReadingOptions):
     """Options of commands that evaluate a model on a task."""
 
@@ -310,7 +314,6 @@ class TaskOptions(ReadingOptions):
         return read_model(self.model)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExamplesOptions(TaskOptions):
     """Options of commands that choose on some examples of a task and measure on others (`evaluation.selection`)."""
 
@@ -329,7 +332,6 @@ class ExamplesOptions(TaskOptions):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class WritingOptions(CommandOptions):
     """Options of commands that write a model made of another one."""
 
@@ -356,7 +358,6 @@ class WritingOptions(CommandOptions):
         return self.format or kind_of_directory(self.model)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TimedOptions(TaskOptions):
     """Options of commands whose result is one on fewer examples where time runs out."""
 
@@ -371,7 +372,6 @@ class TimedOptions(TaskOptions):
         return () if self.max_time is not None else super().lengths
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PlannedOptions(ExamplesOptions, TableOptions):
     """Options of commands that take known numbers of passes over their examples."""
 
@@ -379,7 +379,6 @@ class PlannedOptions(ExamplesOptions, TableOptions):
     max_time: Positive | None = option(None, "refuse work that takes longer, by a timed pass", "MINUTES")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ChangingOptions(PlannedOptions, WritingOptions):
     """Options of commands that change a model by some examples of a task, and may write graphs of it."""
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headjax.commands.options import FrozenDataclass
 from headjax.core.serialize import parse_docstring
 from headjax.report.tables import Column, Table
 
@@ -50,8 +51,7 @@ def record(name: str, *attributes: str, suffix: str = "", default: Any = datacla
     return dataclasses.field(default=default, metadata={"record": Record(name, keys, suffix)})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CommandResult:
+class CommandResult(FrozenDataclass):
     """Result of a command."""
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +80,6 @@ class CommandResult:
         return 0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExamplesResult(CommandResult):
     """A result on the examples of a task."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from headjax.plan.plan import Plan
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ConfigOptions):
     """Options of `headjax plan`."""
 
@@ -25,7 +23,6 @@ class Options(ConfigOptions):
     length: Size | None = option(None, "tokens of an example (default: the config's)")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(CommandResult):
     """A training step on a TPU slice."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +20,6 @@ SHOWN = 20
 """Number of predictions that are printed."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ReadingOptions, TableOptions):
     """Options of `headjax predict`."""
 
@@ -38,7 +36,6 @@ class Options(ReadingOptions, TableOptions):
     prompt: str | None = option(None, "prompt before sentences; empty for none (default: the model's)", "NAME")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(CommandResult):
     """Predictions."""
 

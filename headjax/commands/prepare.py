@@ -34,7 +34,6 @@ def _host(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     """Options of `headjax prepare`."""
 
@@ -56,7 +55,6 @@ class Options(CommandOptions):
     seed: int = option(0, "seed of random choices")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(CommandResult):
     """Prepared shards."""
 

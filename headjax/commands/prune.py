@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import warnings
 from collections.abc import Sequence
@@ -29,7 +28,6 @@ OrderName = Literal[
 """Orders by name, for which nothing has to be imported."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ChangingOptions):
     """Options of `headjax prune`."""
 
@@ -52,7 +50,6 @@ class Options(ChangingOptions):
         return "/" in self.remove
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(ChangedResult):
     """A pruned model."""
 

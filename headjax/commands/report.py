@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from headjax.head_report.study import HeadStudy
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ExamplesOptions, TableOptions):
     """Options of `headjax report`."""
 
@@ -32,7 +31,6 @@ class Options(ExamplesOptions, TableOptions):
     ablated: Count = option(96, "ablate single heads on N of them; 0 is all")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(ExamplesResult):
     """A report about heads."""
 

@@ -23,12 +23,10 @@ PRINTED = ("importance", "importance_token", "fisher", "normalized_entropy", "di
 """Scores that are printed."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(TimedOptions, ExamplesOptions, TableOptions):
     """Options of `headjax score`."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(ExamplesResult):
     """Scores of heads."""
 

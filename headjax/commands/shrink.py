@@ -46,7 +46,6 @@ def size_of(text: str) -> Amount:
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ChangingOptions):
     """Options of `headjax shrink`."""
 
@@ -104,7 +103,6 @@ class Options(ChangingOptions):
         return dict(given)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Result(ChangedResult):
     """A smaller model."""
 

@@ -46,7 +46,6 @@ def _steps_to_trace(text: str) -> range:
     return range(int(found[1]), int(found[2]) + 1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(ConfigOptions):
     """Options of `headjax train`."""
 
@@ -59,7 +58,6 @@ class Options(ConfigOptions):
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Run(CommandResult):
     """A training run."""
 
@@ -203,7 +201,6 @@ def _choices(hint: Any) -> tuple[Any, ...] | None:
     return next(filter(None, map(_choices, get_args(hint))), None)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfigFields(CommandResult):
     """The fields of a run's config."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import jax
@@ -92,10 +91,7 @@ class ToGrouped(Target):
         alone = module.kind.replace(kv_heads=module.num_heads, kv_index=None)
         return module.like(alone, copied_keys(module))
 
-    def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
-        return [self._layer(layer, seed + i) for i, layer in enumerate(layers)]
-
-    def _layer(self, layer: ConversionInput, seed: int) -> AttentionModule:
+    def convert_layer(self, layer: ConversionInput, seed: int) -> AttentionModule:
         source = layer.attention
         if self.grouping == "consecutive" or self.kv_heads in (1, source.num_heads):
             groups = np.arange(source.num_heads).reshape(self.kv_heads, -1).tolist()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -65,10 +64,7 @@ class ToLatent(Target):
     def prepare(self, module: AttentionModule) -> AttentionModule:
         return module if must_rebuild(module.kind) else super().prepare(module)
 
-    def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
-        return [self._layer(layer) for layer in layers]
-
-    def _layer(self, layer: ConversionInput) -> AttentionModule:
+    def convert_layer(self, layer: ConversionInput, seed: int) -> AttentionModule:
         source, params = layer.attention, dict(layer.params)
         down, params["key"], params["value"] = _factors(layer, self.rank, _costs(layer) if self.by_logits else None)
         biased = source.projection_bias or layer.moments is not None

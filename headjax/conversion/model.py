@@ -53,8 +53,8 @@ class Conversion(NamedTuple):
     @property
     def divergence(self) -> Mapping[str, float]:
         """From the original on held-out calibration examples, by what was tried; the least was taken."""
-        entries = (entry for entry in reversed(self.model.history) if entry["action"] == "convert")
-        return next(entries, {}).get("divergence", {})
+        entries = [entry for entry in self.model.history if entry["action"] == "convert"]
+        return entries[-1].get("divergence", {}) if entries else {}
 
 
 @on_automatic_axes

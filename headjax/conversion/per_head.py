@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -59,10 +58,7 @@ class ToFixed(Target):
             needed = 4 * source.num_heads * size * (width + memory_width)  # in float32
             check_memory(field, needed, memory, f"{source.num_heads} heads of {size:,} dimensions")
 
-    def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
-        return [self._layer(layer) for layer in layers]
-
-    def _layer(self, layer: ConversionInput) -> AttentionModule:
+    def convert_layer(self, layer: ConversionInput, seed: int) -> AttentionModule:
         source = layer.attention
         rotary = source.rotary
         if rotary is not None and rotary.dim is None:

@@ -100,9 +100,13 @@ class Target(Checked, abc.ABC):
         """Return a layer with float32 weights in the form that the conversion starts from."""
         return as_multi_head(module)
 
-    @abc.abstractmethod
     def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
         """Return the layers in their new formulations, with weights in float32, in order."""
+        return [self.convert_layer(layer, seed + number) for number, layer in enumerate(layers)]
+
+    def convert_layer(self, layer: ConversionInput, seed: int) -> AttentionModule:
+        """Return a layer in its new formulation; a target that converts layers together overrides `convert`."""
+        raise NotImplementedError
 
 
 def as_multi_head(module: AttentionModule) -> AttentionModule:

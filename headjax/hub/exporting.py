@@ -275,9 +275,7 @@ def _tensors(
     """Yield the file's tensors, one at a time."""
     with progress("writing", len(bound), "tensors") as update:
         for done, (name, entry) in enumerate(bound.items(), start=1):
-            arrays = [(np.asarray(params[place.path]), place.layer) for place in entry.ours]
-            ours = [array if layer is None else array[layer] for array, layer in arrays]
-            yield name, entry.form.store(ours, entry.tensors)
+            yield name, entry.form.store([place.array(params) for place in entry.ours], entry.tensors)
             update(done, {})
 
 

@@ -7,7 +7,6 @@ MaxText's block `qwen2` computes Llama, Mistral, Qwen2 and Qwen3 by two flags, a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from headjax.core.kind import Kind
 from headjax.core.tensors import flatten, nested
-from headjax.hub.rules import Place, places
+from headjax.hub.rules import places
 from headjax.hub.table import InexpressibleError
 from headjax.models.decoder import DecoderConfig
 from headjax.models.model import Model
@@ -50,10 +49,10 @@ def write_maxtext(model: Model, folder: Path) -> tuple[int, int]:
     config: Any = model.config
     sizes = _sizes(config)
     tensors, params = places(config), flatten(model.params)
-    arrays = {theirs: _array(params, tensors[ours]) for ours, theirs in _WHOLE.items() if ours in tensors}
+    arrays = {theirs: tensors[ours].array(params) for ours, theirs in _WHOLE.items() if ours in tensors}
     for ours, theirs in _LAYER.items():
         if f"decoder/0/{ours}" in tensors:
-            layers = [_array(params, tensors[f"decoder/{number}/{ours}"]) for number in range(config.num_layers)]
+            layers = [tensors[f"decoder/{number}/{ours}"].array(params) for number in range(config.num_layers)]
             if sizes["rope_type"] == "llama3.1" and ours in _TURNING:  # which rotates dimensions 2i and 2i + 1 together
                 halves = ((np.split(layer, 2, axis=-1), layer.shape) for layer in layers)
                 layers = [np.stack(parts, axis=-1).reshape(shape) for parts, shape in halves]
@@ -98,8 +97,3 @@ def _sizes(config: DecoderConfig) -> dict[str, Any]:
         "rope_max_timescale": round(attention.rotary.base),
         **({"rope_linear_scaling_factor": scaling.factor} if isinstance(scaling, LinearScaling) else {}),
     }
-
-
-def _array(params: Mapping[str, Any], place: Place) -> np.ndarray:
-    array = np.asarray(params[place.path])
-    return array if place.layer is None else array[place.layer]

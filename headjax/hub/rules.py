@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,6 +186,11 @@ class Place(NamedTuple):
     path: str
     layer: int | None
     tensor: nnx.Param[Any]
+
+    def array(self, params: Mapping[str, Any]) -> np.ndarray:
+        """Return the tensor of parameters by path."""
+        array = np.asarray(params[self.path])
+        return array if self.layer is None else array[self.layer]
 
 
 def places(config: ModelConfig) -> dict[str, Place]:

@@ -23,7 +23,6 @@ def of_thousand(text: str) -> int:
     return 1000 * int(text[:-1])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(CommandOptions):
     source: str = argument("SOURCE", "where it comes from")
     out: str = argument("OUT", "where it goes")
