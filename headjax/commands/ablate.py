@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.inputs import ABLATING, UntilDeadline, start, tell_time
-from headjax.commands.options import TableOptions, TimedOptions, option
+from headjax.commands.options import TimedOptions, option
 from headjax.commands.outputs import ExamplesResult, key, record
 from headjax.commands.score import SHOWN, extremes
 from headjax.core import numbers
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MODES = ("each", "all-but-one")
 
 
-class Options(TimedOptions, TableOptions):
+class Options(TimedOptions):
     """Options of `headjax ablate`."""
 
     mode: tuple[str, ...] = option(("each",), "each, all-but-one, or each,all-but-one", "MODES")

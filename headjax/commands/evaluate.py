@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headjax.commands.inputs import start
-from headjax.commands.options import TableOptions, TaskOptions, argument, option
+from headjax.commands.options import TaskOptions, argument, option
 from headjax.commands.outputs import ABSENT, CommandResult, key, printed_metrics, record
 from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
@@ -29,7 +29,7 @@ REPEATS = 7
 """Timed forward passes of each of two models."""
 
 
-class Options(TaskOptions, TableOptions):
+class Options(TaskOptions):
     """Options of `headjax evaluate`."""
 
     split: ClassVar[str] = "all"

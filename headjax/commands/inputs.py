@@ -18,9 +18,9 @@ from headjax.commands.options import (
     CALIBRATE,
     FEWEST,
     SECONDS,
+    ChangingOptions,
     CommandOptions,
     ExamplesOptions,
-    PlannedOptions,
     Read,
     TaskOptions,
     TimedOptions,
@@ -209,7 +209,7 @@ def start(options: TaskOptions) -> tuple[Model, Examples]:
     model = options.loaded()
     files = options.calibration if isinstance(options, ExamplesOptions) else ()
     other = bool({*files} - {*SPLITS})
-    reading: dict[str, Any] = {"length": options.length or 0, "columns": by_field(getattr(options, "columns", ()))}
+    reading: dict[str, Any] = {"length": options.length or 0, "columns": by_field(options.columns)}
     # Beside calibration examples of their own, texts are read whole.
     task = load_task(options.task, model, split="all" if other else options.split, **reading)
     if task.count():
@@ -230,7 +230,7 @@ def start(options: TaskOptions) -> tuple[Model, Examples]:
     return model, Examples(selection, evaluation, number, options, notes)
 
 
-def start_if_named(options: PlannedOptions) -> tuple[Model, Examples | None]:
+def start_if_named(options: ChangingOptions) -> tuple[Model, Examples | None]:
     """Read the model directory, and the examples if a task is named; options about examples need one."""
     if options.task:
         return start(options)
@@ -345,7 +345,7 @@ def tell_time(
     if examples is None or (isinstance(examples.options, TimedOptions) and examples.options.max_time is not None):
         return
     options, task, config = examples.options, examples.evaluation, model.config
-    limit = 60.0 * options.max_time if isinstance(options, PlannedOptions) and options.max_time is not None else None
+    limit = 60.0 * options.max_time if isinstance(options, ChangingOptions) and options.max_time is not None else None
     solving = solving_flops(config, chosen)
     passes = sum(cost.passes for cost in chosen) * forward_flops(config, batches)
     if judged and (count := task.count(options.limit)):

@@ -267,12 +267,6 @@ class ReadingOptions(BatchOptions):
     length: Size | None = option(
         None, "cut texts, or both sentences of a similarity, to N tokens (default: all positions, up to 512; squad 384)"
     )
-
-
-class TableOptions(CommandOptions):
-    """Options of commands that read tables whose columns have other names."""
-
-    title: ClassVar[str] = "examples"
     columns: tuple[str, ...] = option(
         (), "columns of a table with labels: TEXT,LABEL or TEXT,SECOND,LABEL (default: by name)", "NAMES"
     )
@@ -372,14 +366,8 @@ class TimedOptions(TaskOptions):
         return () if self.max_time is not None else super().lengths
 
 
-class PlannedOptions(ExamplesOptions, TableOptions):
-    """Options of commands that take known numbers of passes over their examples."""
-
-    title: ClassVar[str] = "examples"
-    max_time: Positive | None = option(None, "refuse work that takes longer, by a timed pass", "MINUTES")
-
-
-class ChangingOptions(PlannedOptions, WritingOptions):
+class ChangingOptions(ExamplesOptions, WritingOptions):
     """Options of commands that change a model by some examples of a task, and may write graphs of it."""
 
     quantize: Quantized | None = option(None, QUANTIZE, "KIND")
+    max_time: Positive | None = option(None, "refuse work that takes longer, by a timed pass", "MINUTES")

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headjax.commands.options import MODEL, ReadingOptions, TableOptions, argument, by_field, option
+from headjax.commands.options import MODEL, ReadingOptions, argument, by_field, option
 from headjax.commands.outputs import CommandResult, key
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Size
@@ -20,7 +20,7 @@ SHOWN = 20
 """Number of predictions that are printed."""
 
 
-class Options(ReadingOptions, TableOptions):
+class Options(ReadingOptions):
     """Options of `headjax predict`."""
 
     model: str = argument("MODEL", MODEL, reads="model")

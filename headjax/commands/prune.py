@@ -91,7 +91,9 @@ def run(options: Options, progress: Progress) -> Result:
     exports = planned_exports(options, model, config_after(model.config, lambda model: prune(model, likely)))
     chosen = [] if options.named else [cost_of_order(options.by, model.config, len(batches))]
     tell_time(model, examples, batches=batches, chosen=[*chosen, *[REFITTING] * options.reconstruct], judged=2.0)
-    removed, fewer = (likely, ()) if options.named else _chosen(fitted, batches, options, progress)
+    removed, fewer = likely, list[str]()
+    if not options.named:
+        removed, fewer = _removed(model, _ordered(fitted, batches, options, progress), options)
     refitted: dict[str, Any] = {}
     if examples is not None and options.reconstruct:
         batches, maps = examples.calibrating(options.seed), sum(map(len, model.config.attentions().values()))
@@ -144,10 +146,8 @@ def _likely(model: Model, options: Options) -> Order:
     return _removed(model, tuple(random.Random(0).sample(heads, len(heads))), options)[0]
 
 
-def _chosen(
-    model: Model, batches: Sequence[Batch], options: Options, progress: Progress
-) -> tuple[Order, Sequence[str]]:
-    """Return the heads that an order removes, and why they are fewer than a percentage asks for."""
+def _ordered(model: Model, batches: Sequence[Batch], options: Options, progress: Progress) -> Order:
+    """Return the heads in the order of their removal."""
     from headjax.heads.discovery import find_sites
     from headjax.heads.ordering import amount_of, requested_count
     from headjax.heads.orders import OrderConfig, order_heads, units
@@ -156,12 +156,14 @@ def _chosen(
     grouped = amount_of(options.remove).relative and not options.uniform
     config = OrderConfig(by=options.by, seed=options.seed, stacks=options.stacks, whole_groups=grouped)
     with progress(f"ordering by {options.by}", *units(config, len(batches))) as bar:
-        order = order_heads(model, batches, config, count=count, progress=bar)
-    return _removed(model, order, options)
+        return order_heads(model, batches, config, count=count, progress=bar)
 
 
-def _removed(model: Model, order: Order, options: Options) -> tuple[Order, Sequence[str]]:
-    """Return the heads that go by an order: a number of them, or of a percentage as many as fit in whole groups."""
+def _removed(model: Model, order: Order, options: Options) -> tuple[Order, list[str]]:
+    """Return the heads that go by an order, and why they are fewer than a percentage asks for.
+
+    A percentage takes as many as fit in whole groups; a number of heads that cannot go is an error.
+    """
     from headjax.heads import ordering
     from headjax.heads.discovery import find_sites
 
@@ -172,12 +174,12 @@ def _removed(model: Model, order: Order, options: Options) -> tuple[Order, Seque
     else:
         ways = [ordering.group_removals(sites, order) if relative else ordering.removals(sites, order)]
     if relative:
-        heads, left = max((ordering.fitting(steps, count) for steps in ways), key=lambda found: len(found[0]))
+        heads, left = max((ordering.fitting(steps, count) for steps in ways), key=lambda fit: len(fit[0]))
         why = ordering.fewer(len(heads), count, left, "--stacks and --uniform allow no others")
         return heads, [f"--remove {options.remove}: {why}."] if len(heads) < count else []
-    steps = next((steps for steps in ways if count in ordering.ends(steps)), None)
-    if steps is None:
-        ends = sorted({end for steps in ways for end in ordering.ends(steps)} - {0})
-        possible = ", ".join(map(str, ends)) or "none"
-        raise HeadjaxError(f"--remove: {options.remove} asks for {count} heads; possible numbers are {possible}")
-    return ordering.flat(steps[: ordering.ends(steps).index(count)]), []
+    for steps in ways:
+        if count in ordering.ends(steps):
+            return ordering.flat(steps[: ordering.ends(steps).index(count)]), []
+    ends = sorted({end for steps in ways for end in ordering.ends(steps)} - {0})
+    possible = ", ".join(map(str, ends)) or "none"
+    raise HeadjaxError(f"--remove: {options.remove} asks for {count} heads; possible numbers are {possible}")

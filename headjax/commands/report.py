@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headjax.commands.inputs import ABLATING, REFITTING, SCORING, cost_of_order, start, tell_time
 from headjax.commands.models import milliseconds
-from headjax.commands.options import ExamplesOptions, TableOptions, option
+from headjax.commands.options import ExamplesOptions, option
 from headjax.commands.outputs import ExamplesResult, key, record
 from headjax.core.fields import Count, Listed, Size
 from headjax.core.progress import Progress
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headjax.head_report.study import HeadStudy
 
 
-class Options(ExamplesOptions, TableOptions):
+class Options(ExamplesOptions):
     """Options of `headjax report`."""
 
     calibrate: Count | None = option(256, "number of examples that choose; 0 is all")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headjax.commands.inputs import SCORING, UntilDeadline, start, tell_time
-from headjax.commands.options import ExamplesOptions, TableOptions, TimedOptions
+from headjax.commands.options import ExamplesOptions, TimedOptions
 from headjax.commands.outputs import ExamplesResult, key, record
 from headjax.core import numbers
 from headjax.core.progress import Progress
@@ -23,7 +23,7 @@ PRINTED = ("importance", "importance_token", "fisher", "normalized_entropy", "di
 """Scores that are printed."""
 
 
-class Options(TimedOptions, ExamplesOptions, TableOptions):
+class Options(TimedOptions, ExamplesOptions):
     """Options of `headjax score`."""
 
 

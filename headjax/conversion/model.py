@@ -25,7 +25,7 @@ from headjax.conversion.target import (
     in_float32,
     relative_distance,
 )
-from headjax.core.errors import ConfigError
+from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Option, check_value, options_of, read_literal, unknown_name
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Progress, silent
@@ -102,8 +102,7 @@ def convert(
         return Conversion(deep, layer_errors(model, deep, seed))
     targets = _targets(model, to, stacks, layers)
     calibration = _calibration_of(model, batches, progress)
-    if reconstruct and not calibration.batches:
-        raise ConfigError("reconstruct: needs calibration batches")
+    require(not reconstruct or bool(calibration.batches), "reconstruct", "needs calibration batches")
     with progress(f"converting {len(targets)} layers", 0, ""):
         chosen, plain, divergences = _chosen(model, targets, calibration, seed, plain)
         converted, errors = _build(model, chosen, calibration.moments, seed, plain)
