@@ -21,10 +21,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from headjax.conversion.target import LayerError, find_layers, in_float32
-from headjax.core.errors import require
-from headjax.core.fields import Checked, Size
-from headjax.core.kind import fresh
+from headjax.conversion.target import LayerError, Target, find_layers, in_float32
+from headjax.core.errors import ConfigError, require
+from headjax.core.fields import Size
+from headjax.core.kind import Kind, fresh
 from headjax.core.modules import arrays, bind
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params, flatten, nested
@@ -167,7 +167,7 @@ EXAMPLES, LENGTH = 4, 32
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ToDeep(Checked):
+class ToDeep(Target):
     """Split a layer of H heads into H / heads layers, attention and feed-forward together (Liu et al. 2021).
 
     The function changes; `deepen` says how norms and biases are divided.
@@ -179,6 +179,9 @@ class ToDeep(Checked):
     name: ClassVar[str] = "deep"
 
     heads: Size = 1
+
+    def check(self, attention: Kind, width: int, memory_width: int) -> None:
+        raise ConfigError("deep replaces layers; convert to it alone")
 
     def replaced(self, model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> Model:
         """Return the model with other layers, its history included; JAX can trace it."""

@@ -60,7 +60,7 @@ class Conversion(NamedTuple):
 @on_automatic_axes
 def convert(
     model: Model,
-    to: Target | ToDeep | str | Mapping[HeadLayer, Target | str],
+    to: Target | str | Mapping[HeadLayer, Target | str],
     *,
     batches: Iterable[Batch] | Mapping[HeadLayer, Moments] | Calibration | None = None,
     plain: bool = False,
@@ -220,8 +220,6 @@ def convert_attention(
         ConfigError: The target does not exist, or the layer cannot become it.
     """
     target = parse_target(to) if isinstance(to, str) else to
-    if isinstance(target, ToDeep):
-        raise ConfigError(f"{target.name}: replaces the layers of a model; convert every layer to it")
     target.check(module.kind, module.width, module.memory_width)
     with one_blas_thread():
         (converted,) = target.convert([ConversionInput(target.prepare(in_float32(module)), moments)], seed)
@@ -242,8 +240,6 @@ def _targets(
         if choice is None:
             continue
         target = parse_target(choice) if isinstance(choice, str) else choice
-        if isinstance(target, ToDeep):
-            raise ConfigError(f"{place[0]}/{place[1]}: {target.name} replaces layers; convert to it alone")
         try:
             target.check(attention, width, width)
         except ConfigError as error:
@@ -273,13 +269,13 @@ def _error(place: HeadLayer, layer: ConversionInput, converted: AttentionModule)
     return LayerError(*place, float(relative_distance(*logits)), float(relative_distance(*outputs)), logit_error)
 
 
-TARGETS: dict[str, type[Target | ToDeep]] = {
+TARGETS: dict[str, type[Target]] = {
     target.name: target for target in (ToCollaborative, ToDeep, ToFixed, ToGrouped, ToLatent)
 }
 """Conversions by name."""
 
 
-def parse_target(text: str) -> Target | ToDeep:
+def parse_target(text: str) -> Target:
     """Return the conversion that `name` or `name:option=value,...` names."""
     name, _, arguments = text.partition(":")
     if name not in TARGETS:
