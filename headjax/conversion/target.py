@@ -260,8 +260,8 @@ def query_key_value(module: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
 class Captured(NamedTuple):
     """Shares of a layer's squared norm that the best of rank 1, 2, ... capture (Cordonnier et al. 2020, figure 1)."""
 
-    query: np.ndarray  # [rank], of W_Q of all heads side by side, and so W_K
-    key: np.ndarray
+    query: np.ndarray  # [rank], of W_Q of all heads side by side
+    key: np.ndarray  # [rank], of W_K of all heads side by side
     product: np.ndarray  # [rank], of W_Q W_K^T, the sum over heads
     product_by_head: np.ndarray  # [heads, head_dim], of W_Q^h W_K^hT
 
