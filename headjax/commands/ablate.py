@@ -23,14 +23,10 @@ MODES = ("each", "all-but-one")
 
 
 class Options(TimedOptions):
-    """Options of `headjax ablate`."""
-
     mode: tuple[str, ...] = option(("each",), "each, all-but-one, or each,all-but-one", "MODES")
 
 
 class Result(ExamplesResult):
-    """Effects of ablations."""
-
     first: HeadEffects = record("headjax.evaluation.paired.HeadEffects")
     modes: Mapping[str, HeadEffects] = key("the keys up to `test`, which are of the first mode, by mode")
 

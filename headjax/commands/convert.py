@@ -35,8 +35,6 @@ def _target(text: str) -> str:
 
 
 class Options(ChangingOptions):
-    """Options of `headjax convert`."""
-
     out: str = argument("OUT", "folder of the converted model", writes="new")
     to: str = option(
         help="collaborative:shared_dim=384, grouped:kv_heads=4, latent:rank=256, fixed:head_dim=128 or deep",
@@ -56,8 +54,6 @@ class Options(ChangingOptions):
 
 
 class Result(ChangedResult):
-    """A converted model."""
-
     conversion: Conversion = record("headjax.conversion.model.Conversion", "divergence", error_per_layer="errors")
 
     def tables(self) -> Sequence[Table]:

@@ -30,8 +30,6 @@ REPEATS = 7
 
 
 class Options(TaskOptions):
-    """Options of `headjax evaluate`."""
-
     split: ClassVar[str] = "all"
 
     other: str = argument("OTHER", "another model directory, to compare with on the same examples", "", reads="model")
@@ -39,8 +37,6 @@ class Options(TaskOptions):
 
 
 class Result(CommandResult):
-    """Metrics of a model on a task."""
-
     measured: Evaluation = record("headjax.evaluation.task.Evaluation", "metrics", "examples")
     on: Task = record("headjax.evaluation.task.Task", "primary_metric", "higher_is_better", task="name")
     evaluation: Mapping[str, Any] = key()

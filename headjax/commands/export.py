@@ -21,8 +21,6 @@ Layout = Literal["auto", "native", "remote", "padded", "onnx", "maxtext"]
 
 
 class Options(CommandOptions):
-    """Options of `headjax export`."""
-
     model: str = argument("MODEL", MODEL, reads="model")
     out: str = argument("HF_DIR", "folder of the Hugging Face files", writes="new")
     layout: Layout = option(
@@ -35,8 +33,6 @@ class Options(CommandOptions):
 
 
 class Result(CommandResult):
-    """A Hugging Face directory."""
-
     exported: Exported = record("headjax.hub.exporting.Exported")
     directory: str = key()
 

@@ -41,8 +41,6 @@ TrainedTask = Literal[
 
 
 class Options(WritingOptions):
-    """Options of `headjax finetune`."""
-
     model: str = argument("MODEL", f"{MODEL}, to start from", reads="model")
     out: str = argument("OUT", "folder of the fine-tuned model", writes="new")
     teacher: str = option(
@@ -74,8 +72,6 @@ class Options(WritingOptions):
 
 
 class Result(ModelResult, Run):
-    """A model that was fine-tuned."""
-
     title = "Fine-tuning"
 
     task: str = key("what it was trained for")

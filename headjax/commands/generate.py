@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class Options(BatchOptions):
-    """Options of `headjax generate`."""
-
     model: str = argument("MODEL", f"{MODEL}, of a decoder or an encoder-decoder", reads="model")
     prompt: tuple[str, ...] = option(
         (), "text to continue, or source to translate; can be repeated", "TEXT", words="repeated"
@@ -38,8 +36,6 @@ class Options(BatchOptions):
 
 
 class Result(CommandResult):
-    """Generated texts."""
-
     text: Sequence[str] = key("by prompt")
     prompts: Sequence[str] = key()
     tokens: int = key("generated")

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class Options(CommandOptions):
-    """Options of `headjax import`."""
-
     directory: str = argument("HF_DIR", "folder of config.json, safetensors and tokenizer files", reads="model")
     out: str = argument("OUT", "folder of the new model", writes="new")
     dtype: Literal["float32", "bfloat16", "float16"] | None = option(
@@ -28,8 +26,6 @@ class Options(CommandOptions):
 
 
 class Result(CommandResult):
-    """A model from a Hugging Face directory."""
-
     family: str = key("`model_type`")
     tensors: int = key()
     sizes: ModelSummary = record("headjax.models.summary.ModelSummary", "parameters", "heads")

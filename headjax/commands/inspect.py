@@ -23,8 +23,6 @@ PARTS = {"query": "W_Q", "key": "W_K", "product": "W_Q W_K^T", "product_by_head"
 
 
 class Options(ConfigOptions):
-    """Options of `headjax inspect`."""
-
     model: str = argument("MODEL", MODEL, "", reads="model")
     config: str = option("", "config file, instead of a model directory", "FILE[:ARGS]", reads="config")
     length: Size = option(128, "number of tokens that FLOPs are given for")
@@ -34,8 +32,6 @@ class Options(ConfigOptions):
 
 
 class Result(CommandResult):
-    """Sizes and costs of a model."""
-
     model: ModelSummary = record("headjax.models.summary.ModelSummary")
     captured_variance: Mapping[str, Any] = key(
         "with `--captured-variance`: ranks by layer, by `query`, `key`, `product` (of all heads together) and "

@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 
 
 class Options(ConfigOptions):
-    """Options of `headjax plan`."""
-
     topology: str = option(help="TPU slice: v3-32, v5e-16, v3:4x4, or several: v5e-256x2", metavar="SLICE")
     length: Size | None = option(None, "tokens of an example (default: the config's)")
 
 
 class Result(CommandResult):
-    """A training step on a TPU slice."""
-
     plan: Plan = record("headjax.plan.plan.Plan")
 
     def tables(self) -> Sequence[Table]:

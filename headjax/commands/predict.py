@@ -21,8 +21,6 @@ SHOWN = 20
 
 
 class Options(ReadingOptions):
-    """Options of `headjax predict`."""
-
     model: str = argument("MODEL", MODEL, reads="model")
     task: str = option(
         "", "task name, a table (labels may be missing), squad:FILE, or a text with an example a line", "TASK",
@@ -37,8 +35,6 @@ class Options(ReadingOptions):
 
 
 class Result(CommandResult):
-    """Predictions."""
-
     predictions: Sequence[Mapping[str, Any]] = key("by example; the keys are those of the model's output")
     examples: int = key()
     model: str = key()

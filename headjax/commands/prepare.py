@@ -35,8 +35,6 @@ def _host(text: str) -> tuple[int, int]:
 
 
 class Options(CommandOptions):
-    """Options of `headjax prepare`."""
-
     task: str = argument("TASK", "task name, NAME:PATH, or a path: mnli, classification:train.csv, ...", reads="task")
     out: str = option(help="folder of the shards", metavar="D", writes="folder")
     source: tuple[str, ...] = option(
@@ -56,8 +54,6 @@ class Options(CommandOptions):
 
 
 class Result(CommandResult):
-    """Prepared shards."""
-
     settings: Settings = record("headjax.data.store.Settings", "task", "tokenizer")
     folder: Prepared = record("headjax.data.store.Prepared", "written", "waiting")
     examples: int = key("in all splits")

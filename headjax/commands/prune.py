@@ -29,8 +29,6 @@ OrderName = Literal[
 
 
 class Options(ChangingOptions):
-    """Options of `headjax prune`."""
-
     out: str = argument("OUT", "folder of the pruned model", writes="new")
     remove: str = option(help="40%, a number of heads, or heads: encoder/3/7,...", metavar="WHAT")
     by: OrderName = option(
@@ -51,8 +49,6 @@ class Options(ChangingOptions):
 
 
 class Result(ChangedResult):
-    """A pruned model."""
-
     kept: Sequence[Any] = key("heads")
     removed: Sequence[Any] = key("heads")
     layers: Sequence[Any] = key(

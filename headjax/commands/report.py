@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class Options(ExamplesOptions):
-    """Options of `headjax report`."""
-
     calibrate: Count | None = option(256, "number of examples that choose; 0 is all")
     out: str = option("heads.html", "file of the page", "FILE.html", writes="file")
     orders: tuple[str, ...] = option((), "reconstruction+reconstruct,importance_layer,random,...", "ORDERS")
@@ -32,8 +30,6 @@ class Options(ExamplesOptions):
 
 
 class Result(ExamplesResult):
-    """A report about heads."""
-
     study: HeadStudy = record(
         "headjax.head_report.study.HeadStudy", "baseline", "ordered_by", "scores", "curves", "roles", "seconds"
     )

@@ -24,12 +24,10 @@ PRINTED = ("importance", "importance_token", "fisher", "normalized_entropy", "di
 
 
 class Options(TimedOptions, ExamplesOptions):
-    """Options of `headjax score`."""
+    """No options but those of all commands that score examples."""
 
 
 class Result(ExamplesResult):
-    """Scores of heads."""
-
     measured: Scores = record("headjax.heads.scoring.Scores", "loss", "examples", "seconds", scores="values")
     definitions: Mapping[str, str] = key("of the scores, by name")
 

@@ -47,8 +47,6 @@ def size_of(text: str) -> Amount:
 
 
 class Options(ChangingOptions):
-    """Options of `headjax shrink`."""
-
     out: str = argument("OUT", "folder of the smaller model", writes="new")
     budget: tuple[Budget, ...] = option(
         (),
@@ -104,8 +102,6 @@ class Options(ChangingOptions):
 
 
 class Result(ChangedResult):
-    """A smaller model."""
-
     summary: ShrinkSummary = record("headjax.shrinking.choice.ShrinkSummary")
     report: str = key("the page, with `--report`", ABSENT)
     choice: ChoiceSummary | None = None

@@ -47,8 +47,6 @@ def _steps_to_trace(text: str) -> range:
 
 
 class Options(ConfigOptions):
-    """Options of `headjax train`."""
-
     workdir: str = option(help="folder of checkpoints, metrics and the model", metavar="D", writes="folder")
     max_time: Positive | None = option(None, MAX_TIME, "MINUTES")
     distributed: str | None = option(None, "one of several processes: auto (Cloud TPU, GKE), or HOST:PORT,N,I", "WHO")
