@@ -27,7 +27,6 @@ CALIBRATING = Cost(2.25)
 
 
 def _target(text: str) -> str:
-    """Return a target whose name is known."""
     name = text.partition(":")[0]
     if name not in TARGETS:
         raise ValueError(unknown_name("formulation", name, TARGETS))

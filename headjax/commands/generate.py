@@ -108,7 +108,6 @@ def run(options: Options, progress: Progress) -> Result:
 
 
 def _sampler(options: Options) -> Sampler:
-    """Return the sampler that the options ask for."""
     from headjax.models.decoding import Greedy, Sample
 
     draws = options.temperature is not None or options.top_k > 0 or options.top_p < 1.0

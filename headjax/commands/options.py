@@ -302,7 +302,6 @@ class TaskOptions(ReadingOptions):
         return {"limit": self.limit, "batch_size": self.batch_size, "buckets": self.lengths}
 
     def loaded(self) -> Model:
-        """Return the model of the directory."""
         from headjax.hub.either import read_model
 
         return read_model(self.model)
@@ -346,7 +345,6 @@ class WritingOptions(CommandOptions):
         return write_model(model, self.out, self.kind(), quantize=self.quantize, progress=progress)
 
     def kind(self) -> DirectoryKind:
-        """Return the kind of directory that OUT becomes."""
         from headjax.hub.either import kind_of_directory
 
         return self.format or kind_of_directory(self.model)

@@ -67,7 +67,6 @@ class CommandResult(FrozenDataclass):
         return {key: plain(value) for key, value in data.items() if value is not ABSENT}
 
     def tables(self) -> Sequence[Table]:
-        """Return the tables that are printed."""
         return ()
 
     def message(self) -> str:

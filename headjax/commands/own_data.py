@@ -117,7 +117,6 @@ def _wanted(form: Form) -> TaskOutput | None:
 
 
 def _has_names(model: Model, labels: tuple[str, ...]) -> bool:
-    """Return whether a model's classes have these names."""
     names: Any = class_names(model.config)
     if not names:
         return tell_nothing(labels) and len(labels) == getattr(model.config, "task").classes  # noqa: B009

@@ -44,7 +44,6 @@ class Options(ChangingOptions):
 
     @property
     def named(self) -> bool:
-        """Whether the heads are named one by one."""
         return "/" in self.remove
 
 

@@ -59,11 +59,9 @@ def run(options: Options, progress: Progress) -> Result:
     model, examples = start(options)
     examples.require_labels()
     config = StudyConfig(
-        limit=options.limit,
+        **options.reading,
         judged=options.judged,
         ablated=options.ablated,
-        batch_size=options.batch_size,
-        buckets=options.lengths,
         orders=options.orders or ORDERS,
         seeds=options.seeds,
         scored=examples.number,

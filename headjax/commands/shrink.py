@@ -79,7 +79,6 @@ class Options(ChangingOptions):
         return self.uniform or self.native
 
     def loaded(self) -> Model:
-        """Return the model of the directory, its vocabulary trimmed."""
         from headjax.shrinking.vocabulary import trim_vocabulary
         from headjax.storage.files import read_text
         from headjax.storage.paths import path_of
@@ -88,7 +87,6 @@ class Options(ChangingOptions):
         return trim_vocabulary(model, read_text(path_of(self.vocabulary)).splitlines()) if self.vocabulary else model
 
     def budgets(self) -> dict[str, Amount]:
-        """Return the budgets by name."""
         given = [*self.budget, *([("parameters", self.parameters)] if self.parameters is not None else [])]
         names = [name for name, _ in given]
         if not names and not self.vocabulary:

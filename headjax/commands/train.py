@@ -70,7 +70,6 @@ class Run(CommandResult):
     wanted: int
 
     def facts(self) -> dict[str, str]:
-        """Return what the run is about, by name."""
         return {"parameters": numbers.count(self.parameters), "classes": ", ".join(self.classes[:8])}
 
     def tables(self) -> Sequence[Table]:
@@ -193,7 +192,6 @@ def rows_of(cls: type, path: str = "config", listed: dict[type, str] | None = No
 
 
 def _choices(hint: Any) -> tuple[Any, ...] | None:
-    """Return the values that a declared type lists."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     return next(filter(None, map(_choices, get_args(hint))), None)

@@ -43,7 +43,6 @@ class ToFixed(Target):
 
     @property
     def values(self) -> int:
-        """New size of values."""
         return self.head_dim if self.value_dim is None else self.value_dim
 
     def check(self, attention: Kind, width: int, memory_width: int) -> None:

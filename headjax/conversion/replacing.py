@@ -128,7 +128,6 @@ class TunixSignature(AttentionAdapter):
 
     @staticmethod
     def base(layer: Any) -> float:
-        """Return the base of the rotary embeddings."""
         return 1e6  # that of Llama 3 and Qwen 3 of Tunix 0.1.7, whatever their config says
 
     def __call__(
@@ -158,7 +157,6 @@ class SinCosSignature(TunixSignature):
 
     @staticmethod
     def base(layer: Any) -> float:
-        """Return the base of the rotary embeddings."""
         return float(layer.config.rope_theta)
 
     def __call__(  # type: ignore[override]
@@ -217,7 +215,6 @@ def replace_attention(model: nnx.Module, to: str | LayerChange, *, layers: Itera
 
 
 def _adapter_of(layer: Any, site: AttentionSite) -> type[AttentionAdapter]:
-    """Return the adapter for a layer's class."""
     tunix = re.fullmatch(r"tunix\.models\.(llama3|qwen2|qwen3)\.model", type(layer).__module__)
     adapters = {nnx.MultiHeadAttention: FlaxSignature} | ADAPTERS
     adapter = next((adapters[cls] for cls in type(layer).__mro__ if cls in adapters), None)

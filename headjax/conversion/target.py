@@ -62,7 +62,6 @@ class ConversionInput(NamedTuple):
 
     @property
     def attention(self) -> Kind:
-        """Formulation of the layer."""
         return self.module.kind
 
     @property

@@ -272,7 +272,6 @@ def _entries(bound: Mapping[str, BoundRule], params: Mapping[str, Any]) -> dict[
 def _tensors(
     bound: Mapping[str, BoundRule], params: Mapping[str, Any], progress: Progress
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the file's tensors, one at a time."""
     with progress("writing", len(bound), "tensors") as update:
         for done, (name, entry) in enumerate(bound.items(), start=1):
             yield name, entry.form.store([place.array(params) for place in entry.ours], entry.tensors)

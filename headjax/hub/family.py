@@ -95,7 +95,6 @@ class Family:
 
     @property
     def kinds(self) -> tuple[type, ...]:
-        """Classes of the architecture."""
         return (self.config.kind,)
 
     def files(self) -> Mapping[str, str]:

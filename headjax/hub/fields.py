@@ -55,7 +55,6 @@ class Fields:
         return cls(read_object(file), file, tensors)
 
     def having(self, data: Mapping[str, Any]) -> Fields:
-        """Return the config with these fields in place of its own."""
         return Fields({**self.data, **data}, self.file, self.tensors)
 
     def error(self, name: str, message: str) -> ConfigError:
@@ -112,7 +111,6 @@ class Fields:
                 raise self.error(name, f"{value!r} is not supported: no such field is known here")
 
     def unsupported(self, name: str, value: Any, supported: Iterable[Any]) -> ConfigError:
-        """Return the error of a value that is not among the supported ones."""
         return self.error(name, f"{value!r} is not supported; supported: {', '.join(map(repr, supported))}")
 
     def _typed(self, name: str, kind: Any, default: Any, expected: str) -> Any:

@@ -114,14 +114,12 @@ class Graph:
         return self.constant(np.rint(array / scale), name, np.int8), self.constant(scale, f"{name}_scale")
 
     def rows(self, matrix: str, scale: str | None, index: str) -> str:
-        """Return rows of a matrix."""
         rows = self.op("Gather", matrix, index)
         if scale is None:
             return rows
         return self.op("Mul", self.op("Cast", rows, to=FLOAT), self.op("Gather", scale, index))
 
     def product(self, x: str, matrix: str, scale: str | None) -> str:
-        """Return x W."""
         if scale is None:
             return self.op("MatMul", x, matrix)
         if x not in self._names:

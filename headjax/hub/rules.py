@@ -31,7 +31,6 @@ class TensorForm:
     by_head: bool = False  # a head's query, key and value come before those of the next head
 
     def shape(self, ours: Sequence[nnx.Param[Any]]) -> Shape:
-        """Return the shape of the tensor in the file."""
         flat = self.flat(ours[0])
         flat = flat if len(ours) == 1 else (*flat[:-1], sum(self._sizes(ours)))
         return flat[-1:] + flat[:-1] if self.last_first else flat
@@ -217,12 +216,10 @@ class BoundRule(NamedTuple):
 
     @property
     def tensors(self) -> Sequence[nnx.Param[Any]]:
-        """The declarations of the parts."""
         return [place.tensor for place in self.ours]
 
     @property
     def shape(self) -> Shape:
-        """The shape of the tensor in the file."""
         return self.form.shape(self.tensors)
 
 

@@ -47,7 +47,6 @@ class SafetensorsFiles:
     """The tensors of a directory by name, each read from a memory map, which is closed so that no pages stay."""
 
     def __init__(self, directory: Path) -> None:
-        """Read the headers."""
         self.directory = directory
         self.entries: dict[str, StoredTensor] = {}
         self._copies: dict[Path, Path] = {}
@@ -62,7 +61,6 @@ class SafetensorsFiles:
             raise CheckpointError(_nothing_to_read(directory))
 
     def dtype(self, name: str) -> np.dtype:
-        """Return the type of a tensor."""
         entry = self.entries[name]
         if entry.dtype not in DTYPES:
             raise CheckpointError(f"{entry.file}: {name} is of type {entry.dtype}; readable: {', '.join(DTYPES)}")

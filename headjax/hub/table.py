@@ -217,7 +217,6 @@ class Record(Entry):
         return all(part.accepts(getattr(value, name)) for name, part in self.parts.items())
 
     def having(self, **parts: Any) -> Record:
-        """Return the record with these parts too."""
         return dataclasses.replace(self, parts=dict(self.parts) | _entries(parts))
 
     def writing(self, more: Callable[[Any], Mapping[str, Any]]) -> Record:

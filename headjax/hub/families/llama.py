@@ -111,7 +111,6 @@ _DEFAULTS = {"max_position_embeddings": 2048}
 
 
 def _family(model_type: str, class_prefix: str, config: table.Record, **parts: Any) -> Family:
-    """Return a family of decoders."""
     shared: dict[str, Any] = {
         "prefix": "model.",
         "classes": entries.text_classes(table.flag("tie_word_embeddings", False)),

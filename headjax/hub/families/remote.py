@@ -185,7 +185,6 @@ class RemoteFamily(Family):
         return tuple((f"lm_head.{name}weight", "model.embeddings.token.weight") for name in ("", "decoder."))
 
     def files(self) -> dict[str, str]:
-        """Return the texts of the files of code."""
         sources = {MODELING: self.modeling, **{name: name for name in SHARED}}
         return {name: (FOLDER / source).read_text(encoding="utf-8") for name, source in sources.items()}
 

@@ -24,7 +24,6 @@ def _read_side(fields: Fields, name: str, default: Any) -> int:
 
 
 def _side(name: str, default: int) -> table.Field:
-    """Return the entry of a size of squares."""
     return table.Field(name, default, _read_side)
 
 
