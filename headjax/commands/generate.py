@@ -55,17 +55,7 @@ def run(options: Options, progress: Progress) -> Result:
     import numpy as np
 
     from headjax.hub.either import read_model
-    from headjax.models.generation import (
-        Generation,
-        begin,
-        check_generative,
-        check_room,
-        end_of_text,
-        new_tokens,
-        prompt_batch,
-        texts_of,
-        tokenizer_of,
-    )
+    from headjax.models import generation
     from headjax.storage.files import read_lines
 
     if bool(options.prompt) == bool(options.file):
@@ -77,19 +67,19 @@ def run(options: Options, progress: Progress) -> Result:
         lines = read_lines(path_of(options.file).expanduser())
         prompts = [line.rstrip("\n") for line in lines if line.strip()]
     model = read_model(options.model)
-    config = check_generative(model.config, options.max_new_tokens or 1)
-    batch = prompt_batch(model, prompts, special=True)
-    limit = options.max_new_tokens or new_tokens(config, batch)
+    config = generation.check_generative(model.config, options.max_new_tokens or 1)
+    batch = generation.prompt_batch(model, prompts, special=True)
+    limit = options.max_new_tokens or generation.new_tokens(config, batch)
     size = min(options.batch_size, len(prompts))
-    model, end = model.unstacked(), end_of_text(tokenizer_of(model))
-    check_room("--max-new-tokens", model, {name: array[:1] for name, array in batch.items()}, size, limit)
+    model, end = model.unstacked(), generation.end_of_text(generation.tokenizer_of(model))
+    generation.check_room("--max-new-tokens", model, {name: array[:1] for name, array in batch.items()}, size, limit)
 
-    def begun(number: int) -> tuple[Batch, Generation]:
+    def begun(number: int) -> tuple[Batch, generation.Generation]:
         """Return a batch by its number, the last prompt repeated to fill it, and its generation after first tokens."""
         chosen = np.minimum(np.arange(number * size, (number + 1) * size), len(prompts) - 1)
         rows = {name: array[chosen] for name, array in batch.items()}
         seed = options.seed + number
-        return rows, begin(model, rows, max_new_tokens=limit, end_token=end, sampler=sampler, seed=seed)
+        return rows, generation.begin(model, rows, max_new_tokens=limit, end_token=end, sampler=sampler, seed=seed)
 
     begun(0)[1].advance(1)  # compiles both programs before the clock runs
     texts: list[str] = []
@@ -97,11 +87,11 @@ def run(options: Options, progress: Progress) -> Result:
     with progress("generating", len(prompts), "prompt") as bar:
         for number in range(-(-len(prompts) // size)):
             started = time.perf_counter()
-            rows, generation = begun(number)
-            made = jax.device_get(generation.advance())
+            rows, ongoing = begun(number)
+            made = jax.device_get(ongoing.advance())
             seconds += time.perf_counter() - started
             count = min(size, len(prompts) - len(texts))
-            texts += texts_of(model, rows, made.tokens, made.lengths, end, count)
+            texts += generation.texts_of(model, rows, made.tokens, made.lengths, end, count)
             tokens += int(made.lengths[:count].sum())
             bar(len(texts), {})
     return Result(text=texts, prompts=prompts, tokens=tokens, seconds=seconds, tokens_per_second=tokens / seconds)

@@ -10,22 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args, 
 
 from headjax.commands.options import ConfigOptions, option
 from headjax.commands.outputs import CommandResult, key, record, summary
-from headjax.core import numbers
+from headjax.core import numbers, serialize
 from headjax.core.errors import DIVERGED, INTERRUPTED
 from headjax.core.fields import Positive
 from headjax.core.progress import Progress
-from headjax.core.serialize import (
-    MISSING,
-    ConfigField,
-    class_of_kind,
-    config_fields,
-    groups_in,
-    in_words,
-    kinds_of,
-    parse_docstring,
-    to_data,
-    value_in_words,
-)
 from headjax.report.tables import Table
 
 if TYPE_CHECKING:
@@ -150,12 +138,12 @@ class Row(NamedTuple):
         elif isinstance(data, list) and any(isinstance(item, dict) for item in data):
             default = f"{len(data)} items"
         else:
-            default = value_in_words(tuple(data) if isinstance(data, list) else data)
+            default = serialize.value_in_words(tuple(data) if isinstance(data, list) else data)
         default = "required" if self.required else f"default {default}"
         same = f"; fields as of {self.same_as}" if self.same_as else ""
         texts = [(f"{self.path}{of}: {self.type}; {default}{same}", "", "        "), (self.meaning, "    ", "    ")]
         for name in (self.choices or ()) if self.type == "group" and not self.same_as else ():
-            text = parse_docstring(class_of_kind(name).__doc__).text.partition("\n\n")[0]
+            text = serialize.parse_docstring(serialize.class_of_kind(name).__doc__).text.partition("\n\n")[0]
             texts.append((f"{name}: {text}", "      ", "        "))
         for text, first, others in texts:
             wrapping: Any = {"initial_indent": first, "subsequent_indent": others, "break_on_hyphens": False}
@@ -165,23 +153,23 @@ class Row(NamedTuple):
 def rows_of(cls: type, path: str = "config", listed: dict[type, str] | None = None) -> list[Row]:
     """Return the fields of a group, of every kind, and of the groups among them, each listed once."""
     listed = {} if listed is None else listed
-    classes = [class_of_kind(name) for name in kinds_of(cls)] or [cls]
-    merged: dict[str, tuple[ConfigField, list[str]]] = {}
+    classes = [serialize.class_of_kind(name) for name in serialize.kinds_of(cls)] or [cls]
+    merged: dict[str, tuple[serialize.ConfigField, list[str]]] = {}
     for each in classes:
-        for field in config_fields(each):
+        for field in serialize.config_fields(each):
             key = repr((field.name, field.hint, field.default, field.meaning))
             merged.setdefault(key, (field, []))[1].append(getattr(each, "_kind", ""))
     rows, groups = [], []
     for field, kinds in merged.values():
-        where, group = f"{path}.{field.name}", next(iter(groups_in(field.hint)), None)
+        where, group = f"{path}.{field.name}", next(iter(serialize.groups_in(field.hint)), None)
         same = where if group is None else listed.setdefault(group, where)
         row = Row(
             where,
             () if len(kinds) == len(classes) else tuple(kinds),
-            in_words(field.hint, lambda _: "group").removesuffix(" or none"),
-            _choices(field.hint) if group is None else tuple(kinds_of(group)) or None,
-            field.default is MISSING,
-            None if field.default is MISSING else to_data(field.default),
+            serialize.in_words(field.hint, lambda _: "group").removesuffix(" or none"),
+            _choices(field.hint) if group is None else tuple(serialize.kinds_of(group)) or None,
+            field.default is serialize.MISSING,
+            None if field.default is serialize.MISSING else serialize.to_data(field.default),
             " ".join(field.meaning.split()),
             same if same != where else None,
         )
