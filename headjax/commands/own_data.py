@@ -15,18 +15,9 @@ from headjax.data.forms import Form, ImageForm, LabelledForm, MultiLabelForm, Qu
 from headjax.data.forms.labelled import finite
 from headjax.data.source import classes_of, resolve_training, trained_tasks
 from headjax.evaluation.specs import LENGTH, fitted
+from headjax.models import tasks
 from headjax.models.generation import tokenizer_of
 from headjax.models.model import Model
-from headjax.models.tasks import (
-    Classification,
-    DistilledClassification,
-    MultiLabel,
-    Regression,
-    SentenceSimilarity,
-    Span,
-    TaskOutput,
-    TokenClassification,
-)
 from headjax.models.tasks.classification import class_names
 
 TRANSLATION_LENGTH = 128
@@ -41,7 +32,7 @@ class InferredTask(NamedTuple):
 
     task: str
     data: DataConfig
-    output: TaskOutput | None
+    output: tasks.TaskOutput | None
     division: str
 
 
@@ -80,18 +71,19 @@ def infer_task(
     return InferredTask(name, data, output, division)
 
 
-def _output(model: Model, opened: Opened, path: str) -> TaskOutput | None:
+def _output(model: Model, opened: Opened, path: str) -> tasks.TaskOutput | None:
     """Return the output that a model needs for a form; None if it has it."""
     own, classes = getattr(model.config, "task", None), opened.form.label_names
     wanted = _wanted(opened.form)
-    if isinstance(wanted, Classification):
-        if isinstance(own, Classification | DistilledClassification) and _has_names(model, classes):
+    if isinstance(wanted, tasks.Classification):
+        if isinstance(own, tasks.Classification | tasks.DistilledClassification) and _has_names(model, classes):
             return None  # a file need not have all of its classes
         if len(classes) < 2:
             raise DataError(f"{path}: all labels are {classes[0]!r}; a classification needs two classes")
-    if isinstance(own, Regression) and own.outputs != 1:
+    if isinstance(own, tasks.Regression) and own.outputs != 1:
         return wanted
-    if isinstance(own, Regression) and own.activation and isinstance(wanted, Regression):  # a sigmoid's numbers
+    numbers = isinstance(own, tasks.Regression) and isinstance(wanted, tasks.Regression)
+    if numbers and own.activation:  # of a sigmoid
         for row in itertools.chain.from_iterable(source.rows() for source in opened.rows.values()):
             label = row.values["label"]
             if not is_missing(label, numbers=True) and not 0.0 <= finite(row.place, label) <= 1.0:
@@ -101,19 +93,19 @@ def _output(model: Model, opened: Opened, path: str) -> TaskOutput | None:
     return None if same else wanted
 
 
-def _wanted(form: Form) -> TaskOutput | None:
+def _wanted(form: Form) -> tasks.TaskOutput | None:
     """Return the output for a form; None for one of a language model."""
     classes = form.label_names
     many: dict[str, Any] = {"classes": len(classes), "names": () if tell_nothing(classes) else classes}
     if isinstance(form, TagForm):
-        return TokenClassification(**many)
+        return tasks.TokenClassification(**many)
     if isinstance(form, MultiLabelForm):
-        return MultiLabel(**many)
+        return tasks.MultiLabel(**many)
     if isinstance(form, LabelledForm | ImageForm):
-        return Classification(**many) if classes else Regression()
+        return tasks.Classification(**many) if classes else tasks.Regression()
     if isinstance(form, QuestionForm):
-        return Span()
-    return SentenceSimilarity() if isinstance(form, SimilarityForm) else None
+        return tasks.Span()
+    return tasks.SentenceSimilarity() if isinstance(form, SimilarityForm) else None
 
 
 def _has_names(model: Model, labels: tuple[str, ...]) -> bool:

@@ -11,24 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from headjax import nn
 from headjax.conversion.calibration import Moments
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Checked
+from headjax.core.kind import Kind
 from headjax.core.programs import one_blas_thread, one_by_one
 from headjax.core.serialize import kind_of
 from headjax.core.tensors import Params
 from headjax.heads.head_id import HeadLayer
 from headjax.heads.surgery import attention_layers
 from headjax.models.model import Model
-from headjax.nn import (
-    CollaborativeAttention,
-    CompressedAttention,
-    GroupedAttention,
-    Kind,
-    LatentAttention,
-    MultiHeadAttention,
-    NoHeadsAttention,
-)
 from headjax.nn.module import AttentionModule
 
 Groups = Sequence[Sequence[int]]
@@ -111,7 +104,7 @@ class Target(Checked, abc.ABC):
 def as_multi_head(module: AttentionModule) -> AttentionModule:
     """Return the layer as multi-head attention: every query head of a grouped layer gets a copy of key and value."""
     attention = module.kind
-    return module.like(multi_head_of(attention), copied_keys(module)) if attention.of is GroupedAttention else module
+    return module.like(multi_head_of(attention), copied_keys(module)) if attention.of is nn.GroupedAttention else module
 
 
 def copied_keys(module: AttentionModule) -> Params:
@@ -125,26 +118,26 @@ def copied_keys(module: AttentionModule) -> Params:
 
 def multi_head_of(attention: Kind) -> Kind:
     """Return the config of `as_multi_head`."""
-    if attention.of is MultiHeadAttention:
+    if attention.of is nn.MultiHeadAttention:
         complete = attention.frequencies is None
         require(complete, "frequencies", "heads that keep some rotary frequencies cannot be converted once more")
         return attention
-    if attention.of is not GroupedAttention:
+    if attention.of is not nn.GroupedAttention:
         raise ConfigError(f"attention: {kind_of(attention)} cannot be converted; multi_head and grouped can")
     plain = not is_normalised(attention)
     require(plain, "query_norm", "normalised queries or keys are not products of weights and cannot be converted")
-    return attention.become(MultiHeadAttention)
+    return attention.become(nn.MultiHeadAttention)
 
 
 def is_rotary(attention: Kind) -> bool:
     """Return whether a layer has keys that rotate with their positions."""
-    return issubclass(attention.of, GroupedAttention) and attention.rotary is not None
+    return issubclass(attention.of, nn.GroupedAttention) and attention.rotary is not None
 
 
 def is_normalised(attention: Kind) -> bool:
     """Return whether a layer normalises its queries or keys."""
     norms = attention.options.get("query_norm"), attention.options.get("key_norm")
-    return issubclass(attention.of, GroupedAttention) and norms != (None, None)
+    return issubclass(attention.of, nn.GroupedAttention) and norms != (None, None)
 
 
 def find_layers(model: Model, stacks: Collection[str] | None, layers: Collection[int] | None) -> dict[HeadLayer, Kind]:
@@ -162,7 +155,7 @@ def find_layers(model: Model, stacks: Collection[str] | None, layers: Collection
         (site.head_stack, site.layer): site.attention
         for site in model.config.sites(chosen_stacks)
         if site.first
-        and site.attention.of is not NoHeadsAttention
+        and site.attention.of is not nn.NoHeadsAttention
         and (layers is None or not set(layers).isdisjoint(site.tied))
     }
 
@@ -233,20 +226,20 @@ def head_products(module: AttentionModule) -> tuple[Products, Products]:
 
 def query_key_value(module: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return scale * W_Q, W_K and W_V of every head, `[inputs, heads, dim]`, the gains of norms among them."""
-    if isinstance(module, GroupedAttention):
+    if isinstance(module, nn.GroupedAttention):
         query, key, groups = module.query[...], module.key[...], jnp.asarray(module.groups)
         if module.query_norm is not None:
             query = query * module.query_norm.gain()[None, None]
         if module.key_norm is not None:
             key = key * module.key_norm.gain()[None, None]
         return query * module.logit_scale, key[:, groups], module.value[:, groups]
-    if isinstance(module, CollaborativeAttention):
+    if isinstance(module, nn.CollaborativeAttention):
         query, key = module.query[:, None, :] * module.mixing[...][None], module.key[...]
         key = jnp.broadcast_to(key[:, None, :], (key.shape[0], *query.shape[1:]))
         return query / module.kind.head_dim**0.5, key, module.value[...]
-    if isinstance(module, CompressedAttention):
+    if isinstance(module, nn.CompressedAttention):
         query, *rebuilt = query_key_value(module.inner)
-    elif isinstance(module, LatentAttention) and not any(
+    elif isinstance(module, nn.LatentAttention) and not any(
         module.kind.options[name] for name in ("query_rank", "rotary", "latent_norm")
     ):
         query, rebuilt = module.query[...] * module.logit_scale, [module.key[...], module.value[...]]
@@ -269,7 +262,7 @@ def captured_variance(model: Model) -> dict[HeadLayer, Captured]:
     """Return the captured variance of every multi-head or grouped layer, by (head stack, layer), without centring."""
     captured, singular_values = {}, functools.partial(jnp.linalg.svd, compute_uv=False)
     for layer in attention_layers(model):
-        if layer.config.of is NoHeadsAttention:
+        if layer.config.of is nn.NoHeadsAttention:
             continue
         try:
             multi_head_of(layer.config)
