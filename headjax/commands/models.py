@@ -124,9 +124,10 @@ def finish(
     evaluations: Sequence[Evaluation] | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write a model that was made of another by a task's examples, and return the fields of `ChangedResult` but one.
+    """Write a model that was made of another one; return the fields of `ChangedResult`, but for `exports`.
 
-    `selection` says whether examples chose; `notes` are about what they chose. Models are evaluated unless they were.
+    Both are evaluated on the task of the examples unless they were. `selection` says whether examples chose, `notes` are
+    about what they chose.
     """
     task = None if examples is None else examples.evaluation
     described = {"about": ()} if examples is None else examples.described(selection=selection)
