@@ -126,8 +126,8 @@ def finish(
 ) -> dict[str, Any]:
     """Write a model that was made of another one; return the fields of `ChangedResult`, but for `exports`.
 
-    Both are evaluated on the task of the examples unless they were. `selection` says whether examples chose, `notes` are
-    about what they chose.
+    Both are evaluated on the task of the examples unless they were. `selection` says whether examples chose; `notes`
+    are about what they chose.
     """
     task = None if examples is None else examples.evaluation
     described = {"about": ()} if examples is None else examples.described(selection=selection)
