@@ -73,8 +73,8 @@ def infer_task(
 
 def _output(model: Model, opened: Opened, path: str) -> tasks.TaskOutput | None:
     """Return the output that a model needs for a form; None if it has it."""
-    own, classes = getattr(model.config, "task", None), opened.form.label_names
-    wanted = _wanted(opened.form)
+    own: Any = getattr(model.config, "task", None)
+    classes, wanted = opened.form.label_names, _wanted(opened.form)
     if isinstance(wanted, tasks.Classification):
         if isinstance(own, tasks.Classification | tasks.DistilledClassification) and _has_names(model, classes):
             return None  # a file need not have all of its classes
