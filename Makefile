@@ -41,6 +41,9 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html -d build/doctrees docs build/docs
 	@echo 'build/docs/index.html'
 
+# Processes of tests import what the first has compiled, also where the environment keeps Python from writing it.
+test test-slow: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) tests
 

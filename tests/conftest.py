@@ -1,5 +1,6 @@
 """What every test runs under: eight simulated CPU devices, strict shapes, seeded and unhurried hypothesis."""
 
+import gc
 import hashlib
 import logging
 import os
@@ -30,11 +31,14 @@ import hypothesis
 import jax
 import pytest
 
-from headjax.core.programs import evict_compiled
+from headjax.core.programs import evict_compiled, free_memory
 from tests import buckets
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Programs are many objects, and all of them live long: looking for garbage among them took a tenth of the time.
+gc.set_threshold(20_000, 20, 20)
 
 # Compilation makes the first example of a property slow, so deadlines would fail by chance. Examples are derandomised
 # so that a run depends on the code alone.
@@ -70,20 +74,21 @@ def data_dir() -> Path:
 STATM = Path("/proc/self/statm")
 """File of Linux with the pages of this process."""
 
-FULL = 2**31 + 2**30
-"""Bytes of a process from which on it forgets what it compiled."""
+LEAST = 3 * 2**30
+"""Bytes that a process may have at least before it forgets what it compiled; it may have a quarter of the memory."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def room_for_programs() -> Iterator[None]:
     """Forgets compiled programs where memory, or the number of its maps, comes to an end."""
     yield
-    if (
-        not evict_compiled()
-        and STATM.exists()
-        and int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > FULL
-    ):
+    if evict_compiled() or not STATM.exists():
+        return
+    page, used = os.sysconf("SC_PAGE_SIZE"), int(STATM.read_text().split()[1])
+    if used * page > max(LEAST, os.sysconf("SC_PHYS_PAGES") * page // 4):
         jax.clear_caches()
+        gc.collect()
+        free_memory()
 
 
 @pytest.fixture
