@@ -41,6 +41,7 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize(("name", "line"), REFUSALS, ids=[line for _, line in REFUSALS])
 def test_bad_requests_are_one_line_and_change_nothing(name, line, folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
+    monkeypatch.delenv("HEADJAX_DATA", raising=False)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
     before = contents(folder)
     assert main(words_of(line)) == 2
