@@ -20,15 +20,17 @@ from tests.tiny import flatten
 
 TYPES = {"explicit": AxisType.Explicit, "automatic": AxisType.Auto}
 MESHES = {
-    "data": ((8,), ("data",)),
+    "data": ((4,), ("data",)),
     "fsdp": ((2, 4), ("data", "fsdp")),
+    "heads": ((2, 2), ("data", "model")),
     "model": ((2, 2, 2), ("data", "fsdp", "model")),
 }
 
 
 def mesh_of(name: str, kind: str = "explicit") -> Mesh:
     sizes, axes = MESHES[name]
-    return jax.make_mesh(sizes, axes, axis_types=(TYPES[kind],) * len(axes))
+    devices = jax.devices()[: np.prod(sizes)]
+    return jax.make_mesh(sizes, axes, axis_types=(TYPES[kind],) * len(axes), devices=devices)
 
 
 def examples_on(mesh: Mesh, tree: Any) -> Any:
@@ -61,11 +63,12 @@ def test_layers_compute_and_train_on_a_mesh(layer, name, kind):
         outputs = layer(inputs, mask=mask)
         return jnp.square(outputs).sum(), outputs
 
-    (_, expected), slopes = nnx.value_and_grad(value, has_aux=True)(alone, inputs)
+    step = nnx.jit(nnx.value_and_grad(value, has_aux=True))
+    (_, expected), slopes = step(alone, inputs)
     mesh = mesh_of(name, kind)
     with jax.set_mesh(mesh):
         x = examples_on(mesh, inputs)
-        (_, found), own = nnx.jit(nnx.value_and_grad(value, has_aux=True))(placed(alone, mesh), x)
+        (_, found), own = step(placed(alone, mesh), x)
     assert_close(jax.device_get(found), expected, sums=10 * WIDTH)
     assert found.sharding.is_equivalent_to(x.sharding, 3)
     slopes, own = flatten(_arrays(slopes)), jax.device_get(flatten(_arrays(own)))
@@ -135,21 +138,18 @@ def studied(model: Any, batches: list[Any], heads: list[Any]) -> list[np.ndarray
 )
 def test_heads_of_any_model_are_removed_and_reconstructed_on_a_mesh(name, kind):
     model = HOUSES[name]()
-    batches = houses.batches(size=8)
-    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(TYPES[kind],) * 2)
+    batches, mesh = houses.batches(size=8), mesh_of("heads", kind)
     model.eval()
     heads = [head for site in headjax.attention_sites(model) for head in site.head_ids() if head.head in (0, 2)]
 
     def all_of(model: nnx.Module, batches: list[Any]) -> list[np.ndarray]:
-        pruned = headjax.prune(model, heads)
-        left = [np.asarray(jax.device_get(loss(pruned, batch))) for batch in batches]
-        repaired = headjax.reconstruct(model, batches, heads, loss=loss)
-        left += [np.asarray(jax.device_get(loss(repaired.model, batch))) for batch in batches]
-        return [*studied(model, batches, heads), *left]
+        repaired, value = headjax.reconstruct(model, batches, heads, loss=loss).model, nnx.jit(loss)
+        left = [value(each, batch) for each in (headjax.prune(model, heads), repaired) for batch in batches]
+        return [*studied(model, batches, heads), *jax.device_get(left)]
 
     expected = all_of(model, batches)
     with jax.set_mesh(mesh):
-        found = all_of(model, jax.device_put(batches, NamedSharding(mesh, PartitionSpec("data"))))
+        found = all_of(model, examples_on(mesh, batches))
     for one, other in zip(found, expected, strict=True):
         assert_close(one, other, sums=100 * houses.SUMS)
 
