@@ -36,7 +36,7 @@ def test_concatenated_heads_are_exact_at_full_rank(products: Products) -> None:
 def test_each_factor_of_a_sweep_is_the_least_squares_solution(products: Products) -> None:
     one = layer_of(products)
     start = concatenation(one, 5)
-    factors, squared_error, squared_size = sweep(one, start, ridge=jnp.zeros(()), proximal=jnp.asarray(1e-7))
+    factors, squared_error, squared_size = jax.jit(sweep)(one, start, ridge=jnp.zeros(()), proximal=jnp.asarray(1e-7))
     left, mixing, right = (np.asarray(factor, np.float64) for factor in factors)
     full = tensor(one)
     components = np.einsum("rk,ck->krc", left, right).reshape(5, -1)

@@ -178,6 +178,7 @@ def test_a_model_of_flax():
     for path, parameter in nnx.to_flat_state(nnx.state(model, nnx.Param)):
         parameter[...] = jnp.asarray(3 * drawn("/".join(map(str, path)), list(parameter.shape)))
     batches = [drawn(f"input {i}", [3, 5, 16]) for i in range(2)]
+    answers = nnx.jit(lambda model: model(batches[0]))
 
     def squares(model: Mixer, x: jax.Array) -> jax.Array:
         return ((model(x) - 1.0) ** 2).mean((1, 2))
@@ -189,12 +190,11 @@ def test_a_model_of_flax():
     for by in ("importance_layer", "reconstruction"):
         order = list(headjax.order_heads(model, batches, by, loss=squares))
         results[f"order/{by}"] = np.array([order.index(head) for head in heads], np.float32)
-    results["pruned"] = summary(headjax.prune(model, heads[::3])(batches[0]), 128)
-    results["reconstructed"] = summary(
-        headjax.reconstruct(model, batches, heads[::3], loss=squares).model(batches[0]), 128
-    )
+    results["pruned"] = summary(answers(headjax.prune(model, heads[::3])), 128)
+    repaired = headjax.reconstruct(model, batches, heads[::3], loss=squares).model
+    results["reconstructed"] = summary(answers(repaired), 128)
     for to in ("grouped:kv_heads=2", "latent:rank=12", "fixed:head_dim=8"):
-        results[f"replaced/{to}"] = summary(headjax.replace_attention(model, to)(batches[0]), 128)
+        results[f"replaced/{to}"] = summary(answers(headjax.replace_attention(model, to)), 128)
     tree = {name: {"out": model.layers[i].out.kernel[...]} for i, name in enumerate(("first", "second"))}
 
     def apply(params: dict[str, Any], x: jax.Array) -> jax.Array:

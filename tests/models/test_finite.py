@@ -14,6 +14,7 @@ import pytest
 from flax import nnx
 
 import headjax
+from headjax.core.tensors import abstract
 from headjax.heads import program
 from headjax.nn.kernels import KERNELS
 from tests import tiny
@@ -49,11 +50,12 @@ def computed_by(kernel: str, dtype: str) -> list[Any]:
     """The formulations that a kernel computes."""
 
     def can(attention: Any) -> bool:
-        model, compute = tiny.model(decoder([attention])), headjax.Compute(dtype=dtype, attention=kernel)
+        config = decoder([attention])
+        call = headjax.models.ForwardOptions(compute=headjax.Compute(dtype=dtype, attention=kernel))
         try:
             jax.eval_shape(
-                lambda batch: model.forward(batch, headjax.models.ForwardOptions(compute=compute)),
-                {"input_ids": TOKENS},
+                lambda params: headjax.Model(config, params).forward({"input_ids": TOKENS}, call),
+                abstract(config.tensors()),
             )
         except headjax.KernelError:
             return False

@@ -23,8 +23,8 @@ def normal(*shape):
 
 
 def loss_of(task, logits, labels, **extra):
-    given = labels if isinstance(labels, dict) else {"labels": labels}
-    return task.loss(headjax.models.Output(hidden=None, logits=logits, extra_logits=extra or None), given)
+    output = headjax.models.Output(hidden=None, logits=logits, extra_logits=extra or None)
+    return jax.jit(task.loss)(output, labels if isinstance(labels, dict) else {"labels": labels})
 
 
 def test_classification():
@@ -173,7 +173,7 @@ def test_every_task_goes_through_the_model(name):
     def silent(logits):
         return model.losses(output._replace(logits=logits), nothing).mean()
 
-    loss, slopes = jax.value_and_grad(silent)(output.logits)
+    loss, slopes = jax.jit(jax.value_and_grad(silent))(output.logits)
     assert float(loss) == 0.0
     assert not np.asarray(slopes).any()
     with pytest.raises(headjax.DataError, match=r"labels|start_positions"):

@@ -51,13 +51,14 @@ def test_it_trains(model):
     trained = model.replace()
     optimizer = nnx.Optimizer(trained, optax.adam(1e-2), wrt=nnx.Param)
 
-    def loss(model):
-        return model.losses(model(BATCH), BATCH).mean()
+    @nnx.jit
+    def step(model, optimizer):
+        value, slopes = nnx.value_and_grad(lambda model: model.losses(model(BATCH), BATCH).mean())(model)
+        optimizer.update(model, slopes)
+        return value
 
-    before = float(loss(trained))
-    for _ in range(3):
-        optimizer.update(trained, nnx.grad(loss)(trained))
-    assert float(loss(trained)) < before
+    losses = [float(step(trained, optimizer)) for _ in range(4)]
+    assert losses[3] < losses[0]
     first = trained.params["decoder"]["layers_0_1"]["attention"]["temperature"]
     assert float(jnp.abs(first - model.params["decoder"]["layers_0_1"]["attention"]["temperature"]).max()) > 1e-3
 

@@ -14,6 +14,12 @@ from tests.nn.formulations import WIDTH, module, random_inputs
 
 CAUSAL = headjax.nn.Mask(causal=True)
 
+compute = nnx.jit(
+    lambda layer, *inputs, is_causal=False, **given: layer(*inputs, is_causal=is_causal, **given),
+    static_argnames="is_causal",
+)
+"""One program of a layer's call."""
+
 
 def flax_attention(causal_heads: int = 4) -> tuple[nnx.MultiHeadAttention, headjax.nn.AttentionModule]:
     """Flax's own attention and ours, with the same weights."""
@@ -50,7 +56,7 @@ def test_masks_and_biases_broadcast(layer):
     made, inputs = module(layer), random_inputs()
     expected = made(inputs, is_causal=True)
     for given in SHAPED:
-        assert_close(made(inputs, **given), expected, sums=WIDTH)
+        assert_close(compute(made, inputs, **given), expected, sums=WIDTH)
 
 
 def test_a_mask_of_keys_alone_and_a_bias_beside_a_mask():
@@ -88,13 +94,11 @@ def test_masks_beside_a_cache_count_queries_from_its_tokens(name):
         ({"mask": keys[:, None, None]}, causal & present[:, None, None]),
         ({"mask": headjax.nn.Mask(window=2)}, near & there),
     ]
-    step = nnx.jit(lambda layer, x, cache, mask, is_causal: layer(x, cache=cache, mask=mask, is_causal=is_causal),
-                   static_argnames="is_causal")  # fmt: skip
     for options, allowed in cases:
-        expected = layer(inputs, mask=allowed)
+        expected = compute(layer, inputs, mask=allowed)
         cache, steps = layer.empty_cache(2, 7), []
         for start, stop in ((0, 2), (2, 3), (3, 5)):
-            outputs, cache = step(layer, inputs[:, start:stop], cache, options["mask"], options.get("is_causal", False))
+            outputs, cache = compute(layer, inputs[:, start:stop], cache=cache, **options)
             steps.append(outputs)
         assert_close(np.concatenate(steps, axis=1), expected, sums=WIDTH, message=str(options))
 
@@ -114,16 +118,17 @@ def test_any_number_of_axes_of_examples(name):
     layer, inputs = module(name), random_inputs(batch=6)
     places, keys = np.broadcast_to(np.arange(6) + 1, (6, 6)), np.arange(6) < np.arange(1, 7)[:, None]
     options = {"positions": places, "mask": headjax.nn.Mask(keys=keys, causal=True)}
-    expected = layer(inputs, **options)
+    folded = inputs.reshape(3, 2, 6, WIDTH)
+    expected = np.reshape(compute(layer, inputs, **options), folded.shape)
     options = jax.tree.map(lambda array: array.reshape(3, 2, *array.shape[1:]), options)
-    assert_close(layer(inputs.reshape(3, 2, 6, WIDTH), **options), expected.reshape(3, 2, 6, WIDTH), sums=WIDTH)
-    causal, both = layer(inputs, is_causal=True), np.tril(np.ones((3, 1, 1, 6, 6), bool))
-    assert_close(layer(inputs.reshape(3, 2, 6, WIDTH), mask=both), causal.reshape(3, 2, 6, WIDTH), sums=WIDTH)
-    alone, cache = layer(inputs[3], cache=layer.empty_cache((), 6))
+    assert_close(compute(layer, folded, **options), expected, sums=WIDTH)
+    causal, both = compute(layer, inputs, is_causal=True), np.tril(np.ones((3, 1, 1, 6, 6), bool))
+    assert_close(compute(layer, folded, mask=both), np.reshape(causal, folded.shape), sums=WIDTH)
+    alone, cache = compute(layer, inputs[3], cache=layer.empty_cache((), 6))
     assert_close(alone, causal[3], sums=WIDTH)
     assert all(6 in array.shape and array.ndim < 4 for array in cache.entries.values())
-    two, _ = layer(inputs.reshape(3, 2, 6, WIDTH), cache=layer.empty_cache((3, 2), 8))
-    assert_close(two, causal.reshape(3, 2, 6, WIDTH), sums=WIDTH)
+    two, _ = compute(layer, folded, cache=layer.empty_cache((3, 2), 8))
+    assert_close(two, np.reshape(causal, folded.shape), sums=WIDTH)
 
 
 def test_axes_of_examples_are_those_of_flax_and_wrong_shapes_are_named():

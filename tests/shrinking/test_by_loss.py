@@ -44,11 +44,8 @@ def test_damages_are_rises_of_the_loss_with_the_least_important_heads_gone():
     found = headjax.shrink(model, BATCHES, headjax.Budget(parameters=0.9), loss=mean_loss)
     importance = headjax.score_heads(model, BATCHES, loss=mean_loss).score("importance")
     sites = headjax.attention_sites(model)
-    heads = sorted(sites[1].head_ids(), key=importance.__getitem__)
-    losses = [
-        np.mean([mean_loss(without(model, gone), batch) for batch in BATCHES])
-        for gone in ((), *(heads[:count] for count in (1, 2, 3)))
-    ]
+    heads, judge = sorted(sites[1].head_ids(), key=importance.__getitem__), nnx.jit(mean_loss)
+    losses = [np.mean([judge(without(model, heads[:count]), batch) for batch in BATCHES]) for count in range(4)]
     options = found.prices.options["layers.*.attn/1"]
     assert [option.heads for option in options[1:]] == [tuple(sorted(h.head for h in heads[n:])) for n in (1, 2, 3)]
     assert_close([option.damage for option in options], np.array(losses) - losses[0], sums=SUMS, scale=max(losses))

@@ -212,11 +212,15 @@ def without(model: nnx.Module, removed: Iterable[headjax.HeadId | str]) -> nnx.M
     return scaled(model, gates)
 
 
+forward = nnx.jit(lambda model, *inputs: model(*inputs))
+"""One program of a model's call."""
+
+
 def evaluated(model: nnx.Module, batch: Any) -> jax.Array:
     """A model's output in evaluation mode."""
     copy: Any = nnx.clone(model)
     copy.eval()
-    return copy(batch["x"])
+    return forward(copy, batch["x"])
 
 
 def snapshot(model: nnx.Module) -> tuple[Any, dict[Any, Any], list[type]]:
@@ -246,10 +250,11 @@ def trained(model: nnx.Module, batch: Any, steps: int) -> list[float]:
     """Train a model on one batch and return its losses."""
     model.eval()
     optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
-    step = nnx.jit(nnx.value_and_grad(lambda model: loss(model, batch).mean()))
-    losses = []
-    for _ in range(steps):
-        value, gradient = step(model)
+
+    @nnx.jit
+    def step(model: nnx.Module, optimizer: nnx.Optimizer) -> jax.Array:
+        value, gradient = nnx.value_and_grad(lambda model: loss(model, batch).mean())(model)
         optimizer.update(model, gradient)
-        losses.append(float(value))
-    return losses
+        return value
+
+    return [float(step(model, optimizer)) for _ in range(steps)]

@@ -15,7 +15,7 @@ import headjax
 from tests.closeness import assert_close
 from tests.selected import first
 from tests.sites import houses
-from tests.sites.houses import HEADS, HOUSES, SUMS, WIDTH, batches, evaluated, snapshot, trained, without
+from tests.sites.houses import HEADS, HOUSES, SUMS, WIDTH, batches, evaluated, forward, snapshot, trained, without
 
 BATCH = batches(1)[0]
 
@@ -48,7 +48,7 @@ def test_a_pruned_model_equals_the_gated_one(name):
     pruned = headjax.prune(model, REMOVED[name])
     assert type(pruned) is type(model)
     assert parameters_of(pruned) < parameters_of(model)
-    expected = without(model, REMOVED[name])(BATCH["x"])
+    expected = evaluated(without(model, REMOVED[name]), BATCH)
     sums, kind = (1, jnp.bfloat16) if name == "bf16" else (SUMS, np.float32)
     assert_close(evaluated(pruned, BATCH), expected, sums=sums, dtype=kind)
     assert heads_of(pruned) == [head for head in heads_of(model) if head not in REMOVED[name]]
@@ -113,7 +113,7 @@ def test_decoding_with_the_cache_of_the_class():
     gated = without(attention, ["./0", "./1"])
     for position in range(4):
         one = x[:, position : position + 1]
-        assert_close(pruned(one), gated(one), sums=SUMS)
+        assert_close(forward(pruned, one), forward(gated, one), sums=SUMS)
     assert int(attention.cache_index[...]) == 0
 
 
@@ -149,7 +149,7 @@ def test_a_share_is_taken_in_numbers_that_the_code_holds(name):
         gone = [head for head in heads if head not in heads_of(pruned)]
         assert len(gone) <= share * len(heads)
         assert [str(one.message).partition(":")[0] for one in caught] == ["share"] * (len(gone) < share * len(heads))
-        assert_close(evaluated(pruned, BATCH), without(model, gone)(BATCH["x"]), sums=SUMS)
+        assert_close(evaluated(pruned, BATCH), evaluated(without(model, gone), BATCH), sums=SUMS)
         went.append(len(gone))
         sizes.append(parameters_of(pruned))
     assert went == sorted(went)

@@ -46,14 +46,17 @@ def loss(model, batch):
 CALIBRATION, OTHERS = batches(0, 4), batches(1, 2)
 
 
+@nnx.jit
+def streams(model):
+    copy = nnx.clone(model)
+    copy.eval()
+    return jnp.concatenate([copy.hidden(batch["x"]) for batch in OTHERS])
+
+
 def error(model, whole):
     """The squared error of the stream on other examples, over that of nothing."""
-    outputs = []
-    for one in (model, whole):
-        copy = nnx.clone(one)
-        copy.eval()
-        outputs.append(np.concatenate([copy.hidden(batch["x"]) for batch in OTHERS]))
-    return np.square(outputs[0] - outputs[1]).sum() / np.square(outputs[1]).sum()
+    found, expected = map(np.asarray, map(streams, (model, whole)))
+    return np.square(found - expected).sum() / np.square(expected).sum()
 
 
 @pytest.mark.parametrize("name", first(1, ["flax", "scanned", "flat_remat"]))

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from flax import nnx
 
 import headjax
 from tests.closeness import assert_close
@@ -38,13 +39,13 @@ def test_the_page_has_every_layer_and_its_numbers(name, tmp_path):
 
 def test_batches_may_come_once(tmp_path):
     """As a generator, as data loaders give them."""
-    model = HOUSES["einsum"]()
+    model, judge = HOUSES["einsum"](), nnx.jit(mean_loss)
 
     def results(given):
         repaired = headjax.reconstruct(model, given(), ["layers.0.attn/0", "layers.0.attn/1"], loss=loss).model
         path, few = tmp_path / "page.html", {"orders": ("importance_layer",), "percentages": (50,)}
         page = headjax.report_heads(model, given(), path, loss=loss, held_out=given(), **few).read_text()
-        return [mean_loss(repaired, batch) for batch in BATCHES], cells(page)
+        return [judge(repaired, batch) for batch in BATCHES], cells(page)
 
     assert results(lambda: iter(BATCHES)) == results(lambda: BATCHES)
 

@@ -8,7 +8,7 @@ from flax import nnx
 
 import headjax
 from tests.sites import houses
-from tests.sites.houses import HEADS, batches, loss, snapshot, without
+from tests.sites.houses import HEADS, batches, evaluated, loss, snapshot, without
 
 BATCHES = batches()
 
@@ -91,8 +91,8 @@ def test_gates_are_learned_and_heads_are_pruned():
     assert len(found.removed) == 3
     removed = [f"layers.attn.{layer}/{layer}" for layer in range(3)]  # stacked layers keep equal numbers
     pruned = headjax.prune(model, removed)
-    pruned.eval()
-    np.testing.assert_allclose(pruned(BATCHES[0]["x"]), without(model, removed)(BATCHES[0]["x"]), atol=1e-5)
+    expected = evaluated(without(model, removed), BATCHES[0])
+    np.testing.assert_allclose(evaluated(pruned, BATCHES[0]), expected, atol=1e-5)
     assert headjax.attention_sites(pruned)[0].shape == (3, HEADS - 1)
 
 

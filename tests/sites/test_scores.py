@@ -83,7 +83,7 @@ def test_positions_without_influence_do_not_count():
     def gated(gates):  # one for every position
         return first_two(headjax.gated(model, {"layers.0.attn": gates}), BATCHES[0]).sum()
 
-    slopes = jax.grad(gated)(jnp.ones((4, 5, HEADS)))
+    slopes = jax.jit(jax.grad(gated))(jnp.ones((4, 5, HEADS)))
     tokens = headjax.score_heads(model, BATCHES[:1], loss=first_two).score("importance_token")
     assert_close(list(tokens.values()), jnp.abs(slopes).sum((0, 1)) / (4 * 2), sums=SUMS)
 
@@ -92,10 +92,10 @@ def test_positions_without_influence_do_not_count():
 def test_ablation_is_gating_by_hand(mode):
     model = HOUSES["einsum"]()
     found = headjax.ablate(model, BATCHES, mode, loss=loss, metrics={"right": right}, heads=["layers.1.attn/2"])
-    gates = gates_of(model)
+    gates, losses = gates_of(model), jax.jit(lambda gates, batch: loss(scaled(model, gates), batch))
     row = {"each": [1, 1, 0, 1], "all-but-one": [0, 0, 1, 0], "group": [1, 1, 0, 0]}[mode]
     whole, without = (
-        np.concatenate([loss(scaled(model, at), batch) for batch in BATCHES])
+        np.concatenate([losses(at, batch) for batch in BATCHES])
         for at in (gates, gates | {"layers.1.attn": jnp.array(row, jnp.float32)})
     )
     assert_close(found.baseline["loss"], whole, sums=SUMS)
@@ -196,10 +196,11 @@ def assert_scores_are_those_of_gates(apply, params, place, scaled, given):
     """`scaled` multiplies W_O in the tree by gates `[heads]`."""
     model, ones = (apply, params, {"attn": place}), jnp.ones(HEADS)
 
+    @jax.jit
     def losses(gates):
         return jnp.concatenate([loss(functools.partial(apply, scaled(params, gates)), batch) for batch in BATCHES])
 
-    found, gradient = headjax.score_heads(model, BATCHES, loss=given), jax.jacrev(losses)(ones)
+    found, gradient = headjax.score_heads(model, BATCHES, loss=given), jax.jit(jax.jacrev(losses))(ones)
     assert set(found.values) == {"importance", "importance_layer", "fisher"}
     assert [str(head) for head in found.score("importance")] == [f"attn/{head}" for head in range(HEADS)]
     assert_close(list(found.score("importance").values()), jnp.abs(gradient).mean(0), sums=4 * SUMS)

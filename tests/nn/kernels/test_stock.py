@@ -138,19 +138,18 @@ def test_equals_the_reference():
     packed, padded = masks(LENGTH)["causal and packed"], masks(LENGTH)["causal and padding"]
     # Each segment keeps its first key, so that every query sees one.
     mask = dataclasses.replace(packed, keys=padded.keys.at[:, LENGTH // 2].set(True))
-    actual = splash_attention(AttentionInputs(query, key, value, scale=0.4, mask=mask), interpret=True)
-    expected = headjax.nn.attend(query, key, value, scale=0.4, mask=mask, implementation="einsum")
-    assert_close(actual.context, expected.context, sums=8 + 2 * LENGTH)
-    assert actual.probabilities is None
+    assert_splash_equals_the_reference(query, key, value, mask)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_splash_with_a_window_equals_the_reference(causal):
-    query, key, value = inputs(length=LENGTH)
-    mask = headjax.nn.Mask(causal=causal, window=40)
+    assert_splash_equals_the_reference(*inputs(length=LENGTH), headjax.nn.Mask(causal=causal, window=40))
+
+
+def assert_splash_equals_the_reference(query, key, value, mask):
     actual = splash_attention(AttentionInputs(query, key, value, scale=0.4, mask=mask), interpret=True)
-    expected = headjax.nn.attend(query, key, value, scale=0.4, mask=mask, implementation="einsum")
-    assert_close(actual.context, expected.context, sums=8 + 2 * LENGTH)
+    assert_close(actual.context, context(query, key, value, mask, None, "einsum"), sums=8 + 2 * LENGTH)
+    assert actual.probabilities is None
 
 
 SPREAD_BATCH, SPREAD_LENGTH, SHARED, VALUES = 2, 5, 8, 4
