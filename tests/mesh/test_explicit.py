@@ -20,7 +20,7 @@ from tests.tiny import flatten
 
 TYPES = {"explicit": AxisType.Explicit, "automatic": AxisType.Auto}
 MESHES = {
-    "data": ((4,), ("data",)),
+    "data": ((8,), ("data",)),
     "fsdp": ((2, 4), ("data", "fsdp")),
     "heads": ((2, 2), ("data", "model")),
     "model": ((2, 2, 2), ("data", "fsdp", "model")),
