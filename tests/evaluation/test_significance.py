@@ -42,7 +42,7 @@ def test_false_alarms_are_as_rare_as_the_level_says():
         noise = generator.standard_normal((2, 60))
         alarms["t"] += t_test(*noise).p_value < 0.05
         alarms["mcnemar"] += mcnemar(*(noise > 0).astype(int)).p_value < 0.05
-        alarms["bootstrap"] += paired_bootstrap(*noise, resamples=100).p_value < 0.05
+        alarms["bootstrap"] += paired_bootstrap(*noise, resamples=200).p_value < 0.05
     assert all(count <= 22 for count in alarms.values()), alarms
     assert alarms["t"] >= 2
 
