@@ -9,16 +9,12 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from headjax.core.errors import DataError, require
-from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
-
-if TYPE_CHECKING:
-    import tokenizers
-
+from headjax.tokenizers.tokenizer import Tokenizer
 
 MULTIPLE = 8  # examples are padded to multiples of this length, which suits vector units
 
@@ -65,7 +61,7 @@ def each(records: Records) -> Iterator[Record]:
 class Mapped:
     """Examples (or records) of one length, each made of an item when it is read."""
 
-    items: Sequence[Any] | ExampleSource
+    items: Any  # with a length, and an item for every number below it
     make: Callable[..., Mapping[str, np.ndarray]]
 
     def __len__(self) -> int:
@@ -106,7 +102,6 @@ class Padded:
         return self.padded(index, self.length)
 
     def padded(self, index: int, length: int) -> dict[str, np.ndarray]:
-        """Return an example padded to another length, not below its own."""
         return self.pad(self.records[index], length)
 
     def select(self, indices: np.ndarray, length: int = 0) -> Self:
@@ -195,18 +190,10 @@ def rounded_length(lengths: np.ndarray, limit: int | None = None) -> int:
     return rounded if limit is None else max(min(rounded, limit), longest)
 
 
-class TokenBlocks:
-    """One long text as examples `{"input_ids": int32 [length]}`: consecutive blocks, without an incomplete last one."""
-
-    def __init__(self, tokens: np.ndarray, length: int) -> None:
-        blocks = len(tokens) // length
-        self.tokens = tokens[: blocks * length].astype(np.int32).reshape(blocks, length)
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        return {"input_ids": self.tokens[index]}
+def token_blocks(tokens: np.ndarray, length: int) -> Mapped:
+    """Return one long text as examples `input_ids` int32 `[length]`: consecutive blocks, without an incomplete one."""
+    blocks = tokens[: len(tokens) // length * length].astype(np.int32).reshape(-1, length)
+    return Mapped(blocks, lambda block: {"input_ids": block})
 
 
 def encode_sequences(
@@ -217,17 +204,14 @@ def encode_sequences(
     Returns `input_ids` and `token_type_ids`, `[tokens]` each. Examples that are too long are cut at their end, or at
     their beginning where the tokenizer's `truncation_side` says so; of a pair the longer sentence is cut first.
     """
-    backend = changeable(tokenizer)
     pair = second is not None
-    special = backend.num_special_tokens_to_add(pair)
+    special = tokenizer.backend.num_special_tokens_to_add(pair)
     if pair and special == 0:
         raise DataError("tokenizer: it has no post-processor, so it cannot join pairs of sentences")
     if max_length <= special + pair:
         raise DataError(f"max_length: {max_length} tokens leave no room for text beside {special} special tokens")
-    backend.enable_truncation(max_length, strategy="longest_first", direction=tokenizer.truncation_side)
-    inputs = list(first) if second is None else list(zip(first, second, strict=True))
-    with library_errors(CANNOT_READ):
-        encoded = backend.encode_batch(inputs, add_special_tokens=True)
+    truncation = {"max_length": max_length, "direction": tokenizer.truncation_side}
+    encoded = tokenizer.encodings(first if second is None else zip(first, second, strict=True), truncation)
     return {
         "input_ids": [np.asarray(encoding.ids, np.int32) for encoding in encoded],
         "token_type_ids": [tokenizer.types(encoding) for encoding in encoded],
@@ -241,8 +225,7 @@ def encode_prompted(
     columns = encode_sequences(tokenizer, [prompt + text for text in texts], max_length=max_length)
     if pooled or not prompt:
         return columns
-    with library_errors(CANNOT_READ):
-        alone = changeable(tokenizer).encode(prompt)
+    [alone] = tokenizer.encodings([prompt])
     length = len(alone.ids) - alone.special_tokens_mask[-1]  # without the token that ends a text
     masks = [(np.arange(len(ids)) >= length).astype(np.int32) for ids in columns["input_ids"]]
     return columns | {"pooling_mask": masks}
@@ -274,20 +257,6 @@ def encode_packed(
     return columns | {"pooling_mask": [np.concatenate(pair) for pair in zip(*masks, strict=True)]}
 
 
-def padding_id(tokenizer: Tokenizer) -> int:
-    """Return the id of padding; 0 if the tokenizer has no padding token, since the attention mask hides padding."""
-    return tokenizer.special_id("pad_token") if "pad_token" in dict(tokenizer.special) else 0
-
-
-def changeable(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """Return a copy of the library's tokenizer, which may be changed."""
-    import tokenizers
-
-    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
-    backend.encode_special_tokens = True
-    return backend
-
-
 def text_batch(
     tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None = None, *, max_length: int | None = None
 ) -> dict[str, np.ndarray]:
@@ -316,7 +285,7 @@ def text_batch(
     if pairs is not None and len(pairs) != len(texts):
         raise DataError(f"pairs: there are {len(pairs)} for {len(texts)} texts")
     encoded = encode_sequences(tokenizer, texts, pairs, max_length=2**31 - 1 if max_length is None else max_length)
-    rows = sequences(encoded, {}, padding_id(tokenizer))
+    rows = sequences(encoded, {}, tokenizer.padding_id)
     examples = [*each(rows)]
     batch = {name: np.stack([example[name] for example in examples]) for name in examples[0]}
     if tokenizer.config.get("padding_side") == "left":

@@ -103,15 +103,14 @@ def resolve(
         path = path if part in TASKS and path else text
         check_task(path)
         task = f"{labelled_form(first_file(path), columns, model)}:{path}"
-    spec, path = _named(task)
-    if not spec.name:
-        name = recognise(path, labels=labels)
-        file = first_file(path) if model is not None and name in ("text", *LABELLED) else None
-        # A table without labels is text, which a classifier does not read.
-        if file is not None and (name in LABELLED or (is_table(file) and classes_of(model))):
-            name = labelled_form(file, table_columns(file), model)
-        task = f"{name}:{path}{':source-target' if name == 'translation' else ''}"
-        spec = _named(task)[0]
+    if task.partition(":")[0] not in TASKS:
+        check_task(task)
+        name = recognise(task, model, labels=labels)
+        task = f"{name}:{task}{':source-target' if name == 'translation' else ''}"
+    name, _, path = task.partition(":")
+    spec = TASKS["similarity" if name == "sentence_similarity" and path and is_table(path) else name]
+    if spec.arguments is not None:
+        spec, path = spec.arguments(spec, path)
     alone = bool(path) and not source_of(path).is_dir() and not isinstance(spec.form, ImageForm)
     divisible = spec.documents and bool(spec.own or spec.layouts)
     whole = (alone and not spec.documents) or (whole and divisible)
@@ -131,25 +130,24 @@ def resolve_training(
     columns = columns or {}
     if text.partition(":")[0] in TASKS or is_prepared(text):
         return resolve(text)
-    name, languages = task or ("classification" if columns else ""), ""
-    if possible in (("images",), ("translation",)):
-        name, languages = possible[0], f":{'-'.join(_languages(text, columns))}" if possible == ("translation",) else ""
-        columns = {}
+    languages = ""
+    if possible == ("images",):
+        name, columns = "images", {}
+    elif possible == ("translation",):
+        name, languages, columns = "translation", f":{'-'.join(_languages(text, columns))}", {}
     elif "text" in possible and not columns and task in (None, "text"):
         name = "text"
         if is_table(text) and "text" not in header(text):
             needs = "a decoder is fine-tuned on text, or a table with a column `text`"
             raise ColumnsError(f"{text}: {needs}; --task classification for classes", names_of_columns(text))
     else:
-        name = name or recognise(text)
-        if name == "text" and is_table(first_file(text)):
-            labelled_form(first_file(text), {}, model)  # which says that there are no labels
+        name = task or ("classification" if columns else recognise(text))
+        if task is None and (name in LABELLED or (name == "text" and is_table(first_file(text)))):
+            columns = columns or table_columns(first_file(text))
+            name = labelled_form(first_file(text), columns, model, fresh=True)
         if name == "text":
             formats = "a table (.tsv, .csv, .json, .jsonl, .parquet), a file in CoNLL's format or SQuAD's JSON"
             raise DataError(f"{text}: such a model is fine-tuned on {formats}")
-        if name in LABELLED and task is None:
-            columns = columns or table_columns(first_file(text))
-            name = labelled_form(first_file(text), columns, model, fresh=True)
         if name not in possible:
             raise DataError(f"{text}: holds {name}; this model can be fine-tuned for {', '.join(possible)}")
     return resolve(f"{name}:{text}{languages}", columns=columns)
@@ -174,18 +172,6 @@ def trained_tasks(model: Model) -> tuple[str, ...]:
     return possible
 
 
-def _named(task: str) -> tuple[TaskSpec, str]:
-    """Return the task that is named and the path of its files; a path alone has a task without a name."""
-    name, _, path = task.partition(":")
-    if name == "sentence_similarity" and path and is_table(path):
-        name = "similarity"
-    if name in TASKS:
-        spec = TASKS[name]
-        return (spec, path) if spec.arguments is None else spec.arguments(spec, path)
-    check_task(task)
-    return TaskSpec("", TASKS["text"].form), task
-
-
 def check_task(task: str) -> None:
     """Check that a task is known by its name, or that its path leads somewhere; no file is read."""
     name, _, path = task.partition(":")
@@ -199,8 +185,8 @@ def check_task(task: str) -> None:
     raise DataError(f"task: {unknown_name('task or file', task, TASKS)}")
 
 
-def recognise(path: str, *, labels: bool = True) -> str:
-    """Return the name of the form of a file, of a folder or of a pattern's files."""
+def recognise(path: str, model: Model | None = None, *, labels: bool = True) -> str:
+    """Return the name of the form of a file, of a folder or of a pattern's files, for the model that reads it."""
     place = source_of(path)
     if place.is_dir() and is_image_folder(place):
         return "images"
@@ -219,7 +205,8 @@ def recognise(path: str, *, labels: bool = True) -> str:
     if not labels:
         return "classification"
     columns = table_columns(file)
-    return labelled_form(file, columns) if "label" in columns else "text"
+    # A table without labels is text, which a classifier does not read.
+    return labelled_form(file, columns, model) if "label" in columns or classes_of(model) else "text"
 
 
 def first_file(path: str) -> Path:

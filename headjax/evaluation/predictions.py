@@ -13,7 +13,7 @@ import numpy as np
 from headjax.core.errors import ColumnsError, DataError, HeadjaxError
 from headjax.core.progress import Update
 from headjax.data.config import DataConfig
-from headjax.data.examples import encode_prompted, encode_sequences, padding_id, sequences
+from headjax.data.examples import encode_prompted, encode_sequences, sequences
 from headjax.data.files import find_files, text_lines
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, TagForm
 from headjax.data.forms.form import load_rows
@@ -206,7 +206,7 @@ def _batches(
     model: Model, columns: Mapping[str, Sequence[np.ndarray]], max_length: int, batch_size: int
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield batches of encoded texts without labels; a last batch is filled up with empty rows."""
-    source = sequences(columns, {}, padding_id(tokenizer_of(model)), max_length)
+    source = sequences(columns, {}, tokenizer_of(model).padding_id, max_length)
     for batch in evaluation_batches(source, min(batch_size, len(source))) if len(source) else ():
         yield {name: array for name, array in batch.items() if name != "labels"}
 

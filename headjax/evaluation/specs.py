@@ -10,7 +10,7 @@ import numpy as np
 
 from headjax.core.errors import ConfigError, DataError, HeadjaxError, require
 from headjax.data.config import DataConfig
-from headjax.data.examples import TaskData, encode_packed, padding_id, sequences
+from headjax.data.examples import TaskData, encode_packed, sequences
 from headjax.data.files import find_files, reference_topics
 from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, SimilarityForm, TranslationForm, WikitextForm
 from headjax.data.forms.images import FILE
@@ -113,7 +113,7 @@ def load_calibration(spec: str, model: Model, length: int = 0, *, columns: Mappi
     if isinstance(output, SentenceSimilarity):
         reading |= {"prompts": output.pair_prompts(retrieval=False), "pooled": output.include_prompt}
     none = np.full(len(pairs[0]), np.nan, np.float32)
-    rows = sequences(encode_packed(tokenizer, *pairs, **reading), {"labels": none}, padding_id(tokenizer))
+    rows = sequences(encode_packed(tokenizer, *pairs, **reading), {"labels": none}, tokenizer.padding_id)
     info = {"form": "texts, two an example", "labelled": False}
     return Task(source.name, TaskData(tokenizer, (), rows, info), Similarities())
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -150,6 +150,19 @@ class Tokenizer:
         pairs = sorted(self.backend.get_vocab().items())
         return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]
 
+    def encodings(self, inputs: Iterable[Any], cut: Mapping[str, Any] = {}, **options: Any) -> list[Any]:
+        """Return the library's encodings of texts, or of pairs of texts, with the template's special tokens.
+
+        `cut` holds the arguments of `tokenizers.Tokenizer.enable_truncation`; without them nothing is cut.
+        """
+        backend = self.backend
+        if cut:
+            backend = self._library(backend.to_str())
+            backend.encode_special_tokens = True
+            backend.enable_truncation(**cut)
+        with library_errors(CANNOT_READ):
+            return list(backend.encode_batch(list(inputs), **options))
+
     @overload
     def encode(self, texts: str) -> np.ndarray: ...  # type: ignore[overload-overlap]
 
@@ -193,6 +206,11 @@ class Tokenizer:
         """Return the text of token ids `[tokens]`. Bytes that are not UTF-8 (a character cut in two) become U+FFFD."""
         with library_errors("tokenizer: cannot decode tokens"):
             return str(self.backend.decode(np.asarray(ids, dtype=np.int64).tolist(), skip_special_tokens=False))
+
+    @property
+    def padding_id(self) -> int:
+        """Id of padding; 0 if the tokenizer has no padding token, since the attention mask hides padding."""
+        return self.special_id("pad_token") if "pad_token" in dict(self.special) else 0
 
     def special_id(self, role: str) -> int:
         """Return the id of the special token of a role (`eos_token`, `pad_token`, `cls_token`, `mask_token`, ...).

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import headjax
 from headjax.core.programs import Share
 from headjax.data import stream
-from headjax.data.examples import Drawn, TokenBlocks, sequences
+from headjax.data.examples import Drawn, sequences, token_blocks
 from headjax.data.forms import ImageForm, PretrainingForm
 from headjax.data.rows import Row
 from headjax.data.stream import train_iterator
@@ -128,7 +128,7 @@ def test_an_epoch_over_processes_whose_number_changes(counts):
 @settings(max_examples=20)
 @given(count=st.integers(1, 20), batch_size=st.integers(1, 9))
 def test_evaluation_reads_every_example_once_in_one_shape(count, batch_size):
-    batches = list(headjax.evaluation_batches(TokenBlocks(np.arange(2 * count) + 7, 2), batch_size))
+    batches = list(headjax.evaluation_batches(token_blocks(np.arange(2 * count) + 7, 2), batch_size))
     assert len(batches) == -(-count // batch_size)
     assert {(name, array.shape, array.dtype) for batch in batches for name, array in batch.items()} == {
         (name, (batch_size, 2), np.dtype(np.int32)) for name in ("input_ids", "attention_mask", "labels")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.data.examples import Padded, TokenBlocks, sequences
+from headjax.data.examples import Padded, sequences, token_blocks
 from headjax.data.forms.questions import Question, QuestionWindows, Window
 from headjax.evaluation.measures import Classes, LanguageModelling
 from headjax.evaluation.selection import RULE, describe, in_words, joined, selection_of
@@ -96,7 +96,9 @@ def test_equal_examples_and_pairs_of_one_text_stay_together():
 
 
 def test_blocks_of_text_are_divided_too():
-    task = headjax.Task("text", headjax.data.TaskData(None, (), TokenBlocks(np.arange(40), 4), {}), LanguageModelling())
+    task = headjax.Task(
+        "text", headjax.data.TaskData(None, (), token_blocks(np.arange(40), 4), {}), LanguageModelling()
+    )
     parts = [
         {int(row[0]) for batch in part.batches(1) for row in batch["input_ids"]} for part in headjax.split_task(task)
     ]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.data.examples import TokenBlocks, sequences
+from headjax.data.examples import sequences, token_blocks
 from headjax.evaluation.measures import Classes, Numbers, Similarities
 from headjax.evaluation.task import reduce_batches
 from tests import tiny
@@ -216,7 +216,7 @@ def test_a_sample_is_seeded_and_without_replacement(task):
     assert first == drawn(task.sample(4, 3))
     assert sorted(drawn(task.sample(100, 3))) == list(range(6))
     assert len({tuple(drawn(task.sample(3, 3, seed=seed))) for seed in range(5)}) > 1
-    blocks = dataclasses.replace(task, data=task.data._replace(train=TokenBlocks(np.arange(40), 4)))
+    blocks = dataclasses.replace(task, data=task.data._replace(train=token_blocks(np.arange(40), 4)))
     starts = [row[0] for batch in blocks.sample(5, 2) for row in batch["input_ids"] if row.any()]
     assert len(set(starts)) == len(starts)
     assert all(start % 4 == 0 for start in starts)

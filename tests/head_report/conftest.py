@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headjax.data.examples import TaskData, TokenBlocks
+from headjax.data.examples import TaskData, token_blocks
 from headjax.evaluation.measures import LanguageModelling
 from headjax.evaluation.task import Task
 from headjax.head_report.study import StudyConfig, study_heads
@@ -16,7 +16,7 @@ LENGTH = 8
 def task():
     """Random tokens to evaluate on, of which a half is to choose heads on."""
     tokens = np.random.default_rng(0).integers(0, tiny.VOCABULARY, 16 * LENGTH, dtype=np.int32)
-    return Task("numbers", TaskData(None, (), TokenBlocks(tokens, LENGTH), {}), LanguageModelling())
+    return Task("numbers", TaskData(None, (), token_blocks(tokens, LENGTH), {}), LanguageModelling())
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from headjax.data.examples import TaskData, TokenBlocks
+from headjax.data.examples import TaskData, token_blocks
 from headjax.training.config import TrainConfig, train_config
 from headjax.training.loop import TrainResult, train
 from tests import tiny
@@ -42,7 +42,7 @@ def constant(peak: float = 0.01, **fields: Any) -> dict[str, Any]:
 def walk() -> TaskData:
     """Text with something to learn: every token is followed by the next or the next but one."""
     tokens = np.cumsum(np.random.default_rng(0).integers(1, 3, size=1500)) % VOCABULARY
-    blocks = [TokenBlocks(part.astype(np.int32), 12) for part in (tokens[:1200], tokens[1200:])]
+    blocks = [token_blocks(part.astype(np.int32), 12) for part in (tokens[:1200], tokens[1200:])]
     return TaskData(None, *blocks, {"text": "a random walk"})
 
 

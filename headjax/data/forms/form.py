@@ -29,7 +29,6 @@ from headjax.data.examples import (
     TaskData,
     each,
     pad_sequence,
-    padding_id,
     rounded_length,
 )
 from headjax.data.rows import Row, Split, fingerprint
@@ -153,7 +152,7 @@ class SequenceForm(Form):
     targets: ClassVar[tuple[str, ...]] = ("labels",)
 
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Padded:
-        pad = functools.partial(self.pad, padding_id=padding_id(tokenizer))
+        pad = functools.partial(self.pad, padding_id=tokenizer.padding_id)
         return Padded(records, sizes, rounded_length(sizes, self.limit), pad)
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:

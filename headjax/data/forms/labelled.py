@@ -15,10 +15,10 @@ from headjax.core.class_names import IGNORED, is_missing, label_name
 from headjax.core.errors import DataError
 from headjax.core.fields import Positive, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import Record, changeable, encode_packed, encode_sequences, padded
+from headjax.data.examples import Record, encode_packed, encode_sequences, padded
 from headjax.data.forms.form import MISSING, Encoded, Seed, SequenceForm, text, text_counts
 from headjax.data.rows import Row, Split
-from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
+from headjax.tokenizers.tokenizer import Tokenizer
 
 
 @kind("labelled")
@@ -186,14 +186,12 @@ class TagForm(SequenceForm):
         return tuple(row.values["tags"])
 
     def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
-        backend = changeable(tokenizer)
-        backend.enable_truncation(self.length, direction=tokenizer.truncation_side)
         words_of = [list(row.values["tokens"]) for row in rows]
         for row, words in zip(rows, words_of, strict=True):
             if len(words) != (tags := len(row.values["tags"])) or not words:
                 raise DataError(f"{row.place}: {len(words)} words with {tags} tags")
-        with library_errors(CANNOT_READ):
-            encoded = backend.encode_batch(words_of, is_pretokenized=True)
+        cut = {"max_length": self.length, "direction": tokenizer.truncation_side}
+        encoded = tokenizer.encodings(words_of, cut, is_pretokenized=True)
         records: list[Record] = []
         for row, encoding in zip(rows, encoded, strict=True):
             numbers, places = [self.number(tag, row.place) for tag in row.values["tags"]], encoding.word_ids

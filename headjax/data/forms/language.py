@@ -20,11 +20,10 @@ from headjax.data.examples import (
     Padded,
     Record,
     Records,
-    TokenBlocks,
     each,
     padded,
-    padding_id,
     rounded_length,
+    token_blocks,
 )
 from headjax.data.forms.form import Encoded, Form, Seed, text_counts
 from headjax.data.rows import Row, Split
@@ -111,7 +110,7 @@ class LanguageForm(_EndedForm):
         if self.packed:
             return Encoded(self.packed_rows(encoded, end), counts)
         tokens = np.concatenate([np.zeros(0, np.int32), *(part for ids in encoded for part in (ids, end))])
-        return Encoded(TokenBlocks(tokens, self.length), counts)
+        return Encoded(token_blocks(tokens, self.length), counts)
 
     def packed_rows(self, documents: Sequence[np.ndarray], end: np.ndarray) -> list[Record]:
         """Return encoded documents as packed rows, with their lengths."""
@@ -279,7 +278,7 @@ class TranslationForm(_EndedForm):
 
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> ExampleSource:
         packed = self.packed and split == "train"
-        pad = functools.partial(self.pad, padding_id=padding_id(tokenizer), packed=packed)
+        pad = functools.partial(self.pad, padding_id=tokenizer.padding_id, packed=packed)
         length = self.length if packed else rounded_length(sizes, self.length)
         return (Padded if split == "train" else Translations)(records, sizes, length, pad)
 

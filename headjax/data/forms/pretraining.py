@@ -14,7 +14,7 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import DataError, require
 from headjax.core.fields import Fraction, Rate, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import Drawn, ExampleSource, Record, Records, changeable, padded, padding_id
+from headjax.data.examples import Drawn, ExampleSource, Record, Records, padded
 from headjax.data.forms.form import Encoded, Form, Seed
 from headjax.data.rows import Row, Split, pieces
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -160,7 +160,7 @@ class PretrainingForm(Form):
 
     def check(self, tokenizer: Tokenizer) -> None:
         special = [tokenizer.special_id(role) for role in ("cls_token", "sep_token", "mask_token")]
-        joined = changeable(tokenizer).encode("a", "a").ids
+        joined = tokenizer.backend.encode("a", "a").ids
         if joined.count(special[0]) != 1 or joined.count(special[1]) != 2:
             raise DataError("tokenizer: it does not join pairs as [CLS] a [SEP] b [SEP], so it is not that of a BERT")
 
@@ -198,7 +198,7 @@ class PretrainingForm(Form):
         return {"input_ids": hidden, "positions": positions, "ids": ids[positions]}
 
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> ExampleSource:
-        return Drawn(records, functools.partial(self.pair, masking_vocabulary(tokenizer), padding_id(tokenizer)))
+        return Drawn(records, functools.partial(self.pair, masking_vocabulary(tokenizer), tokenizer.padding_id))
 
     def pair(
         self, vocabulary: MaskingVocabulary, padding: int, record: Record, generator: np.random.Generator

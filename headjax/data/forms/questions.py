@@ -13,10 +13,10 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.fields import Count, Size
 from headjax.core.serialize import kind
-from headjax.data.examples import ExampleSource, Mapped, MeasureSpec, Padded, Record, Records, changeable, each
+from headjax.data.examples import ExampleSource, Mapped, MeasureSpec, Padded, Record, Records, each
 from headjax.data.forms.form import Encoded, Seed, SequenceForm
 from headjax.data.rows import Row, Split
-from headjax.tokenizers.tokenizer import CANNOT_READ, Tokenizer, library_errors
+from headjax.tokenizers.tokenizer import Tokenizer
 
 QUESTION_LENGTH = 64  # number of tokens after which a question is cut, as in the code of Devlin et al. 2019
 
@@ -92,23 +92,20 @@ class QuestionForm(SequenceForm):
 
     def _windows(self, tokenizer: Tokenizer, questions: Sequence[Question]) -> list[list[Any]]:
         """Return the library's encodings of every question's windows."""
-        backend = changeable(tokenizer)
-        special = backend.num_special_tokens_to_add(True)
+        special = tokenizer.backend.num_special_tokens_to_add(True)
         room = self.length - special - QUESTION_LENGTH
         if special == 0:
             raise DataError("tokenizer: it has no post-processor, so it cannot join questions and paragraphs")
         if room <= self.stride:
             message = f"{self.length} tokens leave {max(room, 0)} for the paragraph"
             raise DataError(f"length: {message}, stride is {self.stride}")
-        with library_errors(CANNOT_READ):
-            encoded = backend.encode_batch([question.text for question in questions], add_special_tokens=False)
+        encoded = tokenizer.encodings((question.text for question in questions), add_special_tokens=False)
         pairs = []
         for question, encoding in zip(questions, encoded, strict=True):
             end = encoding.offsets[QUESTION_LENGTH - 1][1] if len(encoding.ids) > QUESTION_LENGTH else None
             pairs.append((question.text[:end], question.context))
-        backend.enable_truncation(self.length, stride=self.stride, strategy="only_second")
-        with library_errors(CANNOT_READ):
-            return [[first, *first.overflowing] for first in backend.encode_batch(pairs)]
+        cut = {"max_length": self.length, "stride": self.stride, "strategy": "only_second"}
+        return [[first, *first.overflowing] for first in tokenizer.encodings(pairs, cut)]
 
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> QuestionWindows:
         numbered = Mapped(range(len(records)), lambda i: {**records[i], "window": np.asarray([i], np.int32)})
