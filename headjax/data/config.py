@@ -24,8 +24,8 @@ from headjax.data.forms.images import preprocessing_of
 from headjax.data.forms.labelled import finite
 from headjax.data.forms.questions import usual_stride
 from headjax.data.registry import TASKS
-from headjax.data.rows import Row, Rows, RowSource, Split, hold_out_files
-from headjax.data.source import Source, first_file, recognise, resolve
+from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split, hold_out_files
+from headjax.data.source import Source, first_file, resolve
 from headjax.data.spec import TaskSpec, find_layout, task_rows
 from headjax.data.store import load_prepared
 from headjax.data.tables import header
@@ -46,8 +46,7 @@ class Opened(NamedTuple):
     form: Form
     rows: Rows
     place: str
-    images: str = ""
-    """Hash of images, which are read from their files when they are asked for."""
+    images: str = ""  # hash of images, which are read from their files when they are asked for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,26 +139,23 @@ class DataConfig(Checked):
             with contextlib.suppress(HeadjaxError, OSError):
                 spec, path = self.source.spec, self.source.path
                 if path and path != self.task and not self.columns:
-                    likely = TASKS[recognise(path)]
+                    likely = resolve(path)
                     kinds = [(type(each.form), getattr(each.form, "pairs", False)) for each in (likely, spec)]
-                    languages = ":source-target" if likely.name == "translation" else ""
-                    if kinds[0] != kinds[1] or (spec.own and likely.name != spec.name):
-                        better = f"; it looks like {likely.name}:{path}{languages}"
+                    if kinds[0] != kinds[1] or (spec.own and likely.spec.name != spec.name):
+                        better = f"; it looks like {likely.task}"
             if better not in str(error):
                 error.args = (f"{error}{better}",)
             raise
 
     def _load(self, tokenizer: Tokenizer | None) -> TaskData:
         if self.source.prepared:
-            name = self.task.partition(":")[0]
-            folder, name = source_of(self.source.path), name if name in TASKS else ""
-            return load_prepared(folder, name, tokenizer, self._fields(), self.preprocessing)
+            return load_prepared(source_of(self.source.path), tokenizer, self._fields(), self.preprocessing)
         spec, form, rows, place, images = self.open()
         if isinstance(form, ImageForm):
             stored = {split: _when_read(form, source) for split, source in rows.items()}
             return task_data(form, None, stored, {"images": place, "data": images}, spec.metrics)
-        read: dict[Split, list[Row]] = {split: [*source.rows()] for split, source in rows.items()}
-        read = {"train": read.get("train", []), "validation": read["validation"][: self.limit or None]}
+        read: dict[Split, list[Row]] = {split: [*rows[split].rows()] if split in rows else [] for split in SPLITS}
+        read["validation"] = read["validation"][: self.limit or None]
         tokenizer = tokenizer or self._tokenizer(spec, (text for row in read["train"] for text in form.texts(row)))
         data = load_rows(form, read, tokenizer, {"text": place}, spec.metrics, (self.seed,))
         if "f1" not in spec.metrics or not self.classes or data.measured is None:

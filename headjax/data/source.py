@@ -22,6 +22,7 @@ from headjax.storage.files import read_lines
 from headjax.storage.hub import source_of
 
 if TYPE_CHECKING:
+    from headjax.models.config import ModelConfig
     from headjax.models.model import Model
 
 
@@ -94,6 +95,8 @@ def resolve(
     place = path if part in TASKS else text
     if place and is_prepared(place):
         settings = read_settings(source_of(place))
+        if part in TASKS and settings.task != part:
+            raise DataError(f"{source_of(place)}: holds {settings.task}, not {part}")
         spec = dataclasses.replace(TASKS.get(settings.task, TaskSpec(settings.task, settings.form)), form=settings.form)
         return Source(text, text, spec, place, prepared=True)
     task = text
@@ -236,6 +239,12 @@ def classes_of(model: Model | None) -> tuple[str, ...]:
     return tuple(getattr(output, "names", ())) or class_numbers(getattr(output, "classes", 0))
 
 
+def embeds(config: ModelConfig) -> bool:
+    """Return whether a model of texts makes sentence vectors, or has nothing else to do."""
+    outputs = ("no_task", "sentence_similarity")
+    return kind_of(config) in ("encoder", "decoder") and kind_of(getattr(config, "task")) in outputs  # noqa: B009
+
+
 def labelled_form(
     file: str | Path, columns: Mapping[str, str], model: Model | None = None, *, fresh: bool = False
 ) -> str:
@@ -260,11 +269,7 @@ def labelled_form(
     real = any("." in one for one in known) and all(map(is_number, known))
     if any("," in one for one in known) and all(is_number(one.replace(",", ".")) for one in known):
         raise DataError(f"{file}: {label}: labels have decimal commas, such as {max(known, key=len)!r}; write points")
-    # Models of texts that make sentence vectors, or have nothing else to do.
-    embeds = model is None or (
-        kind_of(model.config) in ("encoder", "decoder") and output in ("no_task", "sentence_similarity")
-    )
-    if embeds and pairs and (real or label == "score"):
+    if pairs and (real or label == "score") and (model is None or embeds(model.config)):
         return "similarity"
     if output == "regression" or (real and (fresh or not classes_of(model))):
         return "regression"

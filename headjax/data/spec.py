@@ -21,8 +21,7 @@ HELD_OUT, OWN_HELD_OUT = 0.05, 0.1
 """Approximate share of the rows held out if no file is for validation: of known tasks and texts, of one's own rows."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TfdsSource:
+class TfdsSource(NamedTuple):
     """A data set of TensorFlow Datasets."""
 
     name: str
@@ -39,21 +38,12 @@ class FileLayout(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """A paper's settings of training on a task; 0 for what the paper does not say.
+    """A paper's settings of training on a task, for so many epochs or steps; 0 for what the paper does not say."""
 
-    Attributes:
-        paper: its first author and year.
-        batch_size: examples of a step; of packed text as many as hold the paper's tokens.
-        learning_rates: the highest of the schedule; of several the paper takes the best on the development set.
-        length: greatest number of tokens of an example.
-        warmup_steps: steps until the learning rate is highest.
-        epochs, steps: how long, one or the other.
-    """
-
-    paper: str
-    batch_size: int
-    learning_rates: tuple[float, ...]
-    length: int = 0
+    paper: str  # its first author and year
+    batch_size: int  # examples of a step; of packed text as many as hold the paper's tokens
+    learning_rates: tuple[float, ...]  # peaks, of which the paper takes the best on the development set
+    length: int = 0  # greatest number of tokens of an example
     warmup_steps: int = 0
     epochs: int = 0
     steps: int = 0
@@ -61,48 +51,31 @@ class Recipe(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TaskSpec:
-    """A task.
-
-    Attributes:
-        name, form: its name, and how its rows are encoded.
-        own: whether it is for the user's own files, whose tables may have a column of second texts.
-        learns_classes: whether its classes are the labels that the user's files have.
-        suffixes, read: suffixes of its files that are not tables, and the function that reads one.
-        arguments: function that reads what follows the name, `PATH,context=1024`, and returns the task and the path.
-        documents: whether pieces of the text are held out, rather than rows.
-        files, folders, layouts: its files in words, their folders under HEADJAX_DATA, and their names.
-        columns: names of a table's columns by field, besides the field's own.
-        sources: its data sets in TFDS.
-        vocabulary: whether the model must bring a tokenizer, or one is learned.
-        vocab_size: number of tokens of a learned one.
-        metrics: its metrics, the primary metric first; empty for the usual ones of the form.
-        held_out: share of the rows that is held out if no file is for validation.
-        examples: number of its training examples, by which the papers count epochs.
-        recipes: the papers' settings; of a paper that trains in stages, one after the other.
-    """
+    """A task: the form that encodes its rows, its files, its data sets in TFDS, its metrics and papers' settings."""
 
     name: str
     form: Form
-    own: bool = False
-    learns_classes: bool = False
-    suffixes: tuple[str, ...] = ()
-    read: Callable[[Path], Iterable[Row]] | None = None
+    own: bool = False  # for the user's own files, whose tables may have a column of second texts
+    learns_classes: bool = False  # its classes are the labels that the user's files have
+    suffixes: tuple[str, ...] = ()  # of its files that are not tables
+    read: Callable[[Path], Iterable[Row]] | None = None  # reads one of these files
+    # Reads what follows the name, `PATH,context=1024`, and returns the task and the path.
     arguments: Callable[[TaskSpec, str], tuple[TaskSpec, str]] | None = None
-    documents: bool = False
-    files: str = ""
-    folders: tuple[str, ...] = ()
+    documents: bool = False  # pieces of the text are held out, rather than rows
+    files: str = ""  # in words
+    folders: tuple[str, ...] = ()  # under HEADJAX_DATA
     layouts: tuple[FileLayout, ...] = ()
-    columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # by field, besides its own name
     sources: tuple[TfdsSource, ...] = ()
-    vocabulary: Literal["given", "bpe", "none"] = "given"
-    vocab_size: int = 0
-    metrics: tuple[str, ...] = ()
-    held_out: float = HELD_OUT
-    examples: int = 0
-    recipes: tuple[Recipe, ...] = ()
+    vocabulary: Literal["given", "bpe", "none"] = "given"  # by the model; learned; none for images
+    vocab_size: int = 0  # of a learned one
+    metrics: tuple[str, ...] = ()  # the primary metric first; empty for the usual ones of the form
+    held_out: float = HELD_OUT  # share of the rows where no file is for validation
+    examples: int = 0  # to train on, by which the papers count epochs
+    recipes: tuple[Recipe, ...] = ()  # of a paper that trains in stages, one after the other
 
     def recipe(self, paper: str, stage: int = 1) -> Recipe:
-        return [one for one in self.recipes if one.paper == paper][stage - 1]
+        return [recipe for recipe in self.recipes if recipe.paper == paper][stage - 1]
 
     def column(self, field: str, there: Collection[str]) -> str:
         """Return the name of a field's column among those of a table; a number, or the usual name, if none is there."""

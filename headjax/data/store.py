@@ -154,20 +154,18 @@ def open_prepared(folder: Path) -> Prepared:
 
 
 def load_prepared(
-    folder: Path, task: str, tokenizer: Tokenizer | None, fields: Mapping[str, Any], preprocessing: Mapping[str, Any]
+    folder: Path, tokenizer: Tokenizer | None, fields: Mapping[str, Any], preprocessing: Mapping[str, Any]
 ) -> TaskData:
     """Return a prepared task: training examples are read from disk, validation examples are in memory.
 
-    `task` is its name, or empty for any; `fields` of the form are those that the folder must have been prepared with.
-    Images are preprocessed as a model's files say, at the size of the shards.
+    The folder must have been prepared with these `fields` of the form. Images are preprocessed as a model's files say,
+    at the size of the shards.
     """
     prepared = open_prepared(folder)
     settings, form = prepared.settings, prepared.settings.form
     if prepared.waiting:
         names = ", ".join(map(str, prepared.waiting))
         raise DataError(f"{folder}: not prepared to the end (host {names}); the same `headjax prepare` continues")
-    if task and settings.task != task:
-        raise DataError(f"{folder}: holds {settings.task}, not {task}")
     for field, value in fields.items():
         if value != (stored := getattr(form, field, None)):
             raise DataError(f"{folder}: prepared with {field} {stored}, config.data asks for {value}")

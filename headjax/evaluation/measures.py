@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -21,9 +21,9 @@ from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
 from headjax.data import metrics as formulas
 from headjax.data.examples import ExampleSource
+from headjax.data.source import embeds
 from headjax.models import tasks
 from headjax.models.config import Batch, ModelConfig, Output
-from headjax.models.decoder import DecoderConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.inputs import batch_array
 
@@ -147,20 +147,9 @@ class LanguageModelling(Measure):
         }
 
 
-METRICS: Mapping[str, Callable[..., float]] = {
-    "accuracy": formulas.accuracy,
-    "f1": formulas.f1,
-    "macro_f1": formulas.macro_f1,
-    "matthews": formulas.matthews,
-    "spearman": formulas.spearman,
-    "pearson": formulas.pearson,
-}
-"""Functions of predicted and right classes, or numbers, `[examples]`."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Classes(Measure):
-    """Metrics of a classification, those `chosen`; `f1` is that of the class `positive`."""
+    """Metrics of a classification, those `chosen` of `headjax.data.metrics`; `f1` is that of the class `positive`."""
 
     primary_metric: str = "accuracy"
     names: tuple[str, ...] = ()
@@ -186,7 +175,7 @@ class Classes(Measure):
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         predicted, gold = outcomes["prediction"], outcomes["label"]
         options = {"f1": {"positive": self.positive}}
-        values = {name: METRICS[name](predicted, gold, **options.get(name, {})) for name in self.chosen}
+        values = {name: getattr(formulas, name)(predicted, gold, **options.get(name, {})) for name in self.chosen}
         if len(self.names) > SHOWN_RANKS:
             values["top5_accuracy"] = formulas.top_k_accuracy(outcomes["rank"], 5)
         return values
@@ -226,7 +215,7 @@ class Numbers(Measure):
         return {"prediction": logits.reshape(logits.shape[0]).astype(jnp.float32), "label": jnp.nan_to_num(labels)}
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
-        return {name: METRICS[name](outcomes["prediction"], outcomes["label"]) for name in self.chosen}
+        return {name: getattr(formulas, name)(outcomes["prediction"], outcomes["label"]) for name in self.chosen}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,12 +228,6 @@ class Similarities(Numbers):
         plain: Any = config
         without = isinstance(plain.task, tasks.NoTask)
         return dataclasses.replace(plain, task=tasks.SentenceSimilarity()) if without else config
-
-
-def embeds(config: ModelConfig) -> bool:
-    """Return whether a model of texts makes sentence vectors, or has nothing else to do."""
-    outputs = tasks.NoTask | tasks.SentenceSimilarity
-    return isinstance(config, EncoderConfig | DecoderConfig) and isinstance(getattr(config, "task", None), outputs)
 
 
 def misfit(config: ModelConfig, needed: str) -> HeadjaxError:

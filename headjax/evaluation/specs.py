@@ -16,9 +16,9 @@ from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, Similarit
 from headjax.data.forms.images import FILE
 from headjax.data.registry import TASKS, TEXTS
 from headjax.data.rows import single_texts
-from headjax.data.source import LABELLED, Source, classes_of, first_file, resolve, table_columns
+from headjax.data.source import LABELLED, Source, classes_of, embeds, first_file, resolve, table_columns
 from headjax.data.tables import is_table, table_rows
-from headjax.evaluation.measures import Similarities, embeds
+from headjax.evaluation.measures import Similarities
 from headjax.evaluation.selection import SPLITS, selection_of
 from headjax.evaluation.task import Task, measure_of
 from headjax.models.config import ModelConfig

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[END_OF_TEXT],
-        initial_alphabet=list(_byte_characters().values()),
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
@@ -52,7 +51,10 @@ def byte_tokenizer() -> Tokenizer:
     """
     import tokenizers
 
-    vocabulary = {character: byte for byte, character in _byte_characters().items()}
+    # The character of a byte is itself where it prints in Latin-1, else the next one from U+0100.
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    printed = {ord(character) for character in alphabet}
+    vocabulary = dict(zip(alphabet, sorted(range(256), key=lambda byte: byte not in printed), strict=True))
     backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
@@ -65,17 +67,6 @@ TRAINERS: Mapping[str, Callable[[Iterable[str], int], Tokenizer]] = {
     "bytes": lambda texts, vocab_size: byte_tokenizer(),
 }
 """Functions from (training texts, vocabulary size) to a tokenizer, by name. A new algorithm is a new entry."""
-
-
-@functools.cache
-def _byte_characters() -> dict[int, str]:
-    """Return the character of each byte: itself where it prints in Latin-1, else the next one from U+0100."""
-    import tokenizers
-
-    characters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    table = {ord(character): character for character in characters if ord(character) < 256}
-    others: Iterator[str] = iter(characters[len(table) :])
-    return {byte: table[byte] if byte in table else next(others) for byte in range(256)}
 
 
 WORDPIECE_SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "mask", "pad", "sep", "unk")}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any, Literal
 
-import optax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -18,7 +16,7 @@ from headjax.mesh.mesh import MeshConfig, Prng
 from headjax.mesh.rules import ShardingConfig
 from headjax.models.config import ModelConfig
 from headjax.nn.state import Compute
-from headjax.training.optimizer import Optimizer
+from headjax.training.optimizer import Optimizer, build_optimizer
 from headjax.training.step import Objective, Trainer
 
 EXECUTION_FIELDS = {
@@ -57,23 +55,8 @@ class StepConfig(ModelSource):
         self, model: ModelConfig, mesh: Mesh, steps: int, seed: int = 0, objective: Objective | None = None
     ) -> Trainer:
         """Return the step of a model; equal configs that differ in the seed share compilations."""
-        return Trainer(
-            model,
-            _optimizer(self.optimizer, model, steps),
-            mesh,
-            self.compute,
-            seed,
-            objective,
-            accumulate=self.accumulate,
-            sharding=self.sharding,
-            prng=self.prng,
-        )
-
-
-@functools.lru_cache(maxsize=2)
-def _optimizer(config: Optimizer, model: ModelConfig, steps: int) -> optax.GradientTransformation:
-    """Return the same transformation for equal configs."""
-    return config.build(model.tensors(), steps)
+        optimizer = build_optimizer(self.optimizer, model, steps)
+        return Trainer(model, optimizer, mesh, self.compute, seed, objective, self.accumulate, self.sharding, self.prng)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

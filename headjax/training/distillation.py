@@ -28,7 +28,7 @@ from headjax.models.inputs import check_batch, counted_at
 from headjax.models.model import Model, history_entry
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.nn.state import Compute, ForwardOptions
-from headjax.training.optimizer import AdamW, LinearDecay, Optimizer
+from headjax.training.optimizer import AdamW, LinearDecay, Optimizer, build_optimizer
 from headjax.training.step import Objective, Trainer
 
 TEACHER = "teacher"
@@ -119,16 +119,22 @@ def distill(
     first = next(iterator, None)
     if first is None:
         raise DataError("batches: there is no example to learn from")
-    settings, answered = _lesson(student.config, teacher, first, settings, mesh, compute)
+    answered: Callable[[Batch], Batch] = dict
+    if teacher is None:
+        settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0)
+    else:
+        check_outputs(student.config, teacher, first, settings)
+        answered = answers_of(teacher, mesh, compute)
     losses = Losses("distillation", settings.steps)
-    trainer = _trainer(student.config, settings, mesh, compute)
+    optimizer = build_optimizer(settings.optimizer, student.config, settings.steps)
+    objective = distillation_objective(student.config, settings)
+    trainer = Trainer(student.config, optimizer, mesh, compute, settings.seed, objective)
     state, feed = trainer.first_state(student.params), itertools.chain([first], iterator)
     for number in range(settings.steps):
         batch = next(feed, None)
         if batch is None:
             raise DataError(f"batches: they end after {number} of {settings.steps} steps")
-        batch = put_batch(check_batch(student.config, batch), mesh)
-        state, measured = trainer(state, batch if answered is None else answered(batch))
+        state, measured = trainer(state, answered(put_batch(check_batch(student.config, batch), mesh)))
         losses.add(measured.loss)
         if progress is not None:
             progress(len(losses.fetched), losses.latest())
@@ -136,23 +142,6 @@ def distill(
     entry = history_entry("distill", **numbers)
     params = on_this_process(state.params, mesh)
     return Distilled(student.replace(params=params, history=(*student.history, entry)), losses.fetch())
-
-
-def _lesson(
-    student: ModelConfig, teacher: Model | None, batch: Batch, settings: Distillation, mesh: Mesh, compute: Compute
-) -> tuple[Distillation, Callable[[Batch], Batch] | None]:
-    """Return the settings and what adds a teacher's answers to a batch; without a teacher labels alone count."""
-    if teacher is None:
-        return dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0), None
-    check_outputs(student, teacher, batch, settings)
-    return settings, answers_of(teacher, mesh, compute)
-
-
-@functools.lru_cache(maxsize=8)
-def _trainer(student: ModelConfig, settings: Distillation, mesh: Mesh, compute: Compute) -> Trainer:
-    """Return the trainer of a distillation, cached so that equal ones share compilations."""
-    optimizer = settings.optimizer.build(student.tensors(), settings.steps)
-    return Trainer(student, optimizer, mesh, compute, settings.seed, distillation_objective(student, settings))
 
 
 def check_outputs(student: ModelConfig, teacher: Model, batch: Batch, settings: Distillation) -> None:
@@ -183,6 +172,7 @@ def _answer(teacher: ModelConfig, mesh: Mesh, compute: Compute, params: Params, 
     return jax.lax.with_sharding_constraint(output, batch_sharding(mesh))
 
 
+@functools.lru_cache(maxsize=8)  # equal objectives share compilations
 def distillation_objective(student: ModelConfig, settings: Distillation) -> Objective:
     """Return the objective of `Distillation` for batches that hold the teacher's output, without terms of weight 0."""
 

@@ -242,17 +242,9 @@ def _result(run: Training, keeper: Keeper, workdir: Path, state: TrainState, fin
     if finished and is_first():
         model.save(workdir / "model")
     wait_for_all("model saved")
-    return TrainResult(
-        model,
-        workdir / "model" if finished else None,
-        steps,
-        model.history[-1]["metrics"],
-        keeper.metrics.tokens_per_second,
-        finished,
-        keeper.diverged,
-        kept_step=model.history[-1]["steps"],
-        notes=tuple(model.history[-1].get("notes", ())),
-    )
+    path, entry, speed = workdir / "model" if finished else None, model.history[-1], keeper.metrics.tokens_per_second
+    kept, notes = entry["steps"], tuple(entry.get("notes", ()))
+    return TrainResult(model, path, steps, entry["metrics"], speed, finished, keeper.diverged, kept, notes)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any
+import functools
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import optax
@@ -13,6 +14,9 @@ from headjax.core.errors import require
 from headjax.core.fields import Checked, Count, NotNegative, Positive, Rate, Share
 from headjax.core.serialize import kind
 from headjax.core.tensors import Tensors, map_tensors
+
+if TYPE_CHECKING:
+    from headjax.models.config import ModelConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,6 +137,12 @@ class Optimizer(Checked, abc.ABC):
     @abc.abstractmethod
     def transformation(self, tensors: Tensors, rate: optax.Schedule) -> optax.GradientTransformation:
         """The transformation after clipping."""
+
+
+@functools.lru_cache(maxsize=8)
+def build_optimizer(optimizer: Optimizer, model: ModelConfig, steps: int) -> optax.GradientTransformation:
+    """Return the optimizer's transformation of a model's gradients: the same for equal arguments, so compiled once."""
+    return optimizer.build(model.tensors(), steps)
 
 
 @kind("adamw")

@@ -170,7 +170,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-class Profiler:
+class Profiler(contextlib.ExitStack):
     """Writes a trace of some steps of a run below a folder, as `plugins/profile/DATE/HOST.xplane.pb`, for xprof.
 
     A trace shows how devices and host spend these steps. Every process traces its own devices.
@@ -178,30 +178,19 @@ class Profiler:
 
     def __init__(self, steps: range, folder: Path) -> None:
         """Trace the steps with these numbers, counted from 1 as in the metrics."""
-        self._steps, self._folder = steps, folder
-        self._mirror: Mirror | None = None
-
-    def __enter__(self) -> Profiler:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        if self._mirror is not None:
-            jax.profiler.stop_trace()
-            self._mirror.close()
-            self._mirror = None
+        super().__init__()
+        self._steps, self._folder, self._traces = steps, folder, False
 
     def around(self, number: int, step: Callable[..., T], *args: Any) -> T:
         """Return what a step returns; xprof distinguishes steps by their numbers."""
-        if number in self._steps and self._mirror is None:
-            self._mirror = Mirror(self._folder)
-            self._mirror.folder.mkdir(parents=True, exist_ok=True)
-            jax.profiler.start_trace(str(self._mirror.folder))
+        if number in self._steps and not self._traces:
+            mirror, self._traces = Mirror(self._folder), True
+            mirror.folder.mkdir(parents=True, exist_ok=True)
+            self.callback(mirror.close)
+            self.enter_context(jax.profiler.trace(str(mirror.folder)))
         with jax.profiler.StepTraceAnnotation("train", step_num=number):
             result = step(*args)
-        if self._mirror is not None and number >= self._steps[-1]:
+        if self._traces and number == self._steps[-1]:
             jax.block_until_ready(result)
-            self._end()
+            self.close()
         return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ class Feed:
     def __init__(self, run: Training) -> None:
         config, data, self._trainer = run.config, run.data, run.trainer
         mesh, teacher = run.trainer.mesh, run.teacher
-        self._answered = None if teacher is None else answers_of(teacher, mesh, config.compute)
+        self._answered: Callable[[Batch], Batch] = dict if teacher is None else answers_of(teacher, mesh, config.compute)
         share = process_share(mesh)
         self._data = data.info.get("data")
         self._teacher = None if teacher is None else key_of_study("teacher", fetch(teacher.params))
@@ -107,9 +107,9 @@ class Feed:
     def __iter__(self) -> Feed:
         return self
 
-    def __next__(self) -> dict[str, jax.Array]:
-        batch = put_batch(check_batch(self._trainer.model, next(self._iterator)), self._trainer.mesh)
-        return batch if self._answered is None else dict(self._answered(batch))
+    def __next__(self) -> Batch:
+        batch = check_batch(self._trainer.model, next(self._iterator))
+        return self._answered(put_batch(batch, self._trainer.mesh))
 
     @property
     def position(self) -> dict[str, Any]:

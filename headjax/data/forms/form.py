@@ -18,7 +18,7 @@ import numpy as np
 
 from headjax.core.class_names import ClassIndex, label_name, tell_nothing
 from headjax.core.errors import DataError
-from headjax.core.fields import Checked, unknown_name
+from headjax.core.fields import Checked, Size, unknown_name
 from headjax.core.serialize import to_data
 from headjax.data.examples import (
     ExampleSource,
@@ -141,15 +141,20 @@ class Form(Checked, abc.ABC):
         return int(result)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceForm(Form):
     """Base of the forms whose records are one sequence each: columns `[tokens]`, `input_ids` first, and targets `[1]`.
 
     Examples hold the columns padded to one length, an `attention_mask` that is 0 at padding, and the targets.
+
+    Attributes:
+        length: greatest number of tokens of an example; longer ones are cut.
     """
 
     columns: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
     targets: ClassVar[tuple[str, ...]] = ("labels",)
+
+    length: Size = 128
 
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Padded:
         pad = functools.partial(self.pad, padding_id=tokenizer.padding_id)

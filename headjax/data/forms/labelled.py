@@ -13,7 +13,7 @@ import numpy as np
 
 from headjax.core.class_names import IGNORED, is_missing, label_name
 from headjax.core.errors import DataError
-from headjax.core.fields import Positive, Size
+from headjax.core.fields import Positive
 from headjax.core.serialize import kind
 from headjax.data.examples import Record, encode_packed, encode_sequences, padded
 from headjax.data.forms.form import MISSING, Encoded, Seed, SequenceForm, text, text_counts
@@ -29,7 +29,6 @@ class LabelledForm(SequenceForm):
     A label is a class's name or its number; in a regression, a finite number. Rows without one are left out.
 
     Attributes:
-        length: greatest number of tokens of an example; longer ones are cut.
         pairs: whether rows have a `second` text, which may be blank.
         classes: names in the order of the class numbers; empty for a regression.
         scale: divisor of the numbers of a regression.
@@ -38,7 +37,6 @@ class LabelledForm(SequenceForm):
     fields: ClassVar = {"text": "text", "second": "text", "label": "label"}
     measure: ClassVar = "classes"
 
-    length: Size = 128
     pairs: bool = False
     classes: tuple[str, ...] = ()
     scale: Positive = 1.0
@@ -116,7 +114,6 @@ class SimilarityForm(SequenceForm):
     columns: ClassVar = ("input_ids", "segment_ids", "position_ids", "pooling_mask")
     measure: ClassVar = "similarities"
 
-    length: Size = 128
     scale: Positive = 1.0
     prompts: tuple[str, str] = ("", "")
     include_prompt: bool = True
@@ -140,7 +137,6 @@ class SimilarityForm(SequenceForm):
         return _encoded(records, [*texts[0], *texts[1]], rows)
 
     def more(self, row: Row) -> dict[str, np.ndarray]:
-        """Return further targets of a row."""
         return {}
 
 
@@ -167,10 +163,9 @@ class TagForm(SequenceForm):
     """`tokens`, the words of a sentence, and `tags`, one a word.
 
     A word's first piece carries its tag; pieces after the first, and special tokens, are neither learned nor judged
-    (-100). Words beyond `length` tokens are cut off.
+    (-100).
 
     Attributes:
-        length: greatest number of tokens of an example.
         classes: tags in the order of their numbers.
     """
 
@@ -179,7 +174,6 @@ class TagForm(SequenceForm):
     targets: ClassVar = ()
     measure: ClassVar = "entities"
 
-    length: Size = 128
     classes: tuple[str, ...] = ()
 
     def labels_of(self, row: Row) -> tuple[str, ...]:
