@@ -21,8 +21,8 @@ from headjax.data.examples import text_batch as text_batch
 from headjax.data.stream import evaluation_batches as evaluation_batches
 from headjax.evaluation.paired import paired_bootstrap as paired_bootstrap
 from headjax.evaluation.predictions import translate as translate
-from headjax.evaluation.selection import split_task as split_task
 from headjax.evaluation.specs import load_task as load_task
+from headjax.evaluation.specs import split_task as split_task
 from headjax.evaluation.task import Task as Task
 from headjax.evaluation.task import evaluate as evaluate
 from headjax.evaluation.task import evaluate_task as evaluate_task

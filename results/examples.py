@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import NamedTuple
 
-from headjax.evaluation.selection import Parts, split_task
-from headjax.evaluation.specs import load_task
+from headjax.evaluation.specs import Parts, load_task, split_task
 from headjax.models.config import Batch
 from headjax.models.model import Model, load
 

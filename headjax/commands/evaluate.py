@@ -66,7 +66,7 @@ def run(options: Options, progress: Progress) -> Result:
     """The model's loss and the task's metrics; beside another model also agreement, a paired test, and speed."""
     from headjax.data.forms.language import Translations
     from headjax.evaluation.predictions import translate
-    from headjax.evaluation.selection import describe
+    from headjax.evaluation.specs import describe
     from headjax.evaluation.task import measure_task
 
     model, examples = start(options)

@@ -188,7 +188,7 @@ class Examples:
     def described(self, *, selection: bool = True, evaluation: bool = True) -> dict[str, Any]:
         """Return the fields of a result `ExamplesResult` about the examples that a command has read."""
         from headjax.evaluation.measures import Similarities
-        from headjax.evaluation.selection import describe, in_words
+        from headjax.evaluation.specs import describe, in_words
 
         chosen = describe(self.selection, self.number) if selection else None
         judged = describe(self.evaluation, self.options.limit) if evaluation else None
@@ -203,8 +203,7 @@ class Examples:
 def start(options: TaskOptions) -> tuple[Model, Examples]:
     """Read the model directory and the examples of the task that a command names; all commands on tasks begin here."""
     from headjax.core.memory import check_batch_memory, memory_of
-    from headjax.evaluation.selection import SEED, SPLITS, joined, split_task
-    from headjax.evaluation.specs import load_calibration, load_task
+    from headjax.evaluation.specs import SEED, SPLITS, joined, load_calibration, load_task, split_task
 
     model = options.loaded()
     files = options.calibration if isinstance(options, ExamplesOptions) else ()

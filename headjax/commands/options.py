@@ -308,7 +308,7 @@ class TaskOptions(ReadingOptions):
 
 
 class ExamplesOptions(TaskOptions):
-    """Options of commands that choose on some examples of a task and measure on others (`evaluation.selection`)."""
+    """Options of commands that choose on some examples of a task and measure on others (`evaluation.specs`)."""
 
     title: ClassVar[str] = "examples"
     calibration: tuple[str, ...] = option(

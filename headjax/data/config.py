@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -152,7 +152,10 @@ class DataConfig(Checked):
             return load_prepared(source_of(self.source.path), tokenizer, self._fields(), self.preprocessing)
         spec, form, rows, place, images = self.open()
         if isinstance(form, ImageForm):
-            stored = {split: _when_read(form, source) for split, source in rows.items()}
+            stored: dict[Split, Stored] = {}
+            for split, source in rows.items():  # an image is read from its file, and encoded, each time
+                records = Mapped(Mapped(range(source.count), cast(Any, source.at)), form.record)
+                stored[split] = Stored(records, np.ones(source.count), {"examples": source.count})
             return task_data(form, None, stored, {"images": place, "data": images}, spec.metrics)
         read: dict[Split, list[Row]] = {split: [*rows[split].rows()] if split in rows else [] for split in SPLITS}
         read["validation"] = read["validation"][: self.limit or None]
@@ -211,7 +214,6 @@ class DataConfig(Checked):
         raise DataError(f"{spec.name}: {ROOT} ({root}) has no folder {' or '.join(names)} with {expected}")
 
     def _fields(self) -> dict[str, Any]:
-        """Return the fields of the form that are asked for."""
         fields = {name: tuple(value) if isinstance(value, list) else value for name, value in self.form.items()}
         return fields | ({"length": self.length} if self.length else {})
 
@@ -294,13 +296,6 @@ class DataConfig(Checked):
         splits: dict[Split, list[Row]] = {"train": rows[: self.rehearsal], "validation": rows[self.rehearsal :]}
         info = {"text": "made up to rehearse", "task": spec.name}
         return load_rows(form, splits, tokenizer if form.reads_text else None, info, spec.metrics)
-
-
-def _when_read(form: ImageForm, source: RowSource) -> Stored:
-    """Return images that are read from their files and encoded each time."""
-    at = cast(Callable[[int], Row], source.at)
-    records = Mapped(range(source.count), lambda index: form.record(at(index)))
-    return Stored(records, np.ones(source.count), {"examples": source.count})
 
 
 VOCABULARY = 320  # number of tokens of the vocabularies learned from made-up texts

@@ -75,7 +75,6 @@ class Drawn(Mapped):
     """Examples with random parts, drawn again each time training reads them (masked tokens, cropped images)."""
 
     def draw(self, index: int, generator: np.random.Generator) -> Mapping[str, np.ndarray]:
-        """Return an example, a function of the generator."""
         return self.make(self.items[index], generator)
 
     def __getitem__(self, index: int) -> Mapping[str, np.ndarray]:

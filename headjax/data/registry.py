@@ -43,7 +43,6 @@ PAIR_COLUMNS = {
 def _text(
     name: str, *sources: TfdsSource, form: forms.Form = forms.LanguageForm(length=512), **fields: Any
 ) -> TaskSpec:
-    """Return a task of whole documents."""
     learned: dict[str, Any] = {"vocabulary": "bpe", "vocab_size": 32_000}
     defaults = {"files": "text files", "suffixes": TEXTS, "read": articles, "documents": True, "sources": sources}
     return TaskSpec(name, form, **(learned | defaults | fields))

@@ -14,9 +14,7 @@ import numpy as np
 from headjax.core.errors import DataError
 from headjax.core.programs import Share
 
-Split = Literal["train", "validation"]
-"""Examples to train on, and examples to evaluate on."""
-
+Split = Literal["train", "validation"]  # examples to train on, and examples to evaluate on
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
@@ -46,7 +44,6 @@ class RowSource:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> RowSource:
-        """Return a source of rows in memory."""
         return cls.by_number(rows.__getitem__, len(rows))
 
     @classmethod
@@ -55,8 +52,7 @@ class RowSource:
         return cls(lambda share: map(row, range(share.index, count, share.count)), count, row)
 
 
-Rows = Mapping[Split, RowSource]
-"""The rows of a task by split."""
+Rows = Mapping[Split, RowSource]  # of a task
 
 
 def text_hash(text: str) -> float:
@@ -223,7 +219,6 @@ def hold_out_text(read: Callable[[Share], Iterable[Row]], fraction: float) -> di
 
 
 def _piece_size(documents: Iterable[Row]) -> int:
-    """Return the number of characters of a piece."""
     total = 0
     for row in documents:
         total += len(row.values["text"])

@@ -57,7 +57,6 @@ class Source:
 
     @property
     def has_classes(self) -> bool:
-        """Whether labels are classes."""
         return self.spec.learns_classes or (bool(self.form.label_names) and isinstance(self.form, LabelledForm))
 
     @property

@@ -21,7 +21,8 @@ HELD_OUT, OWN_HELD_OUT = 0.05, 0.1
 """Approximate share of the rows held out if no file is for validation: of known tasks and texts, of one's own rows."""
 
 
-class TfdsSource(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class TfdsSource:
     """A data set of TensorFlow Datasets."""
 
     name: str

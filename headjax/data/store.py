@@ -87,7 +87,6 @@ class Prepared:
         return [shard for shard in self.shards if shard.split == split]
 
     def counts(self, split: str) -> dict[str, Any]:
-        """Return the counts of a split, see `totals`."""
         return totals((len(shard.sizes), shard.counts) for shard in self.of(split))
 
     def stored(self, split: Split) -> Stored:

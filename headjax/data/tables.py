@@ -200,7 +200,6 @@ def _inner_mark(file: Path, modified: float) -> str:
 
 
 def _objects(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the objects of a JSON array or of JSON lines."""
     if suffix_of(file) == ".jsonl":
         lines = ((number, line.strip()) for number, line in enumerate(read_lines(file), start=1) if line.strip())
         entries: Any = ((number, parse_json(line, f"{file}: row {number}")) for number, line in lines)

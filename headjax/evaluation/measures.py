@@ -71,7 +71,6 @@ class Measure(abc.ABC):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the outcomes."""
         return ()
 
     def outcomes(self, output: Output, batch: Batch) -> Mapping[str, jax.Array]:

@@ -236,7 +236,6 @@ def paired_bootstrap(
 
 
 def _paired(baseline: np.ndarray, changed: np.ndarray) -> np.ndarray:
-    """Return the change of every example."""
     if len(baseline) < 2:
         raise DataError(f"significance: {len(baseline)} examples are too few for a test")
     return np.asarray(changed, np.float64) - np.asarray(baseline, np.float64)

@@ -103,7 +103,6 @@ def read_inputs(spec: str, columns: Mapping[str, str] | None = None) -> Inputs |
 
 
 def _of_table(path: str, columns: Mapping[str, str]) -> Inputs:
-    """Return the texts of a table, with all of its columns."""
     names = header(path)
     named = {field: columns[field] for field in COLUMNS if field in columns} or known_columns(names, COLUMNS)
     if "text" not in named:
@@ -214,7 +213,6 @@ def _batches(
 def _headed(
     model: Model, inputs: Inputs, max_length: int, batch_size: int, progress: Update | None
 ) -> list[Prediction]:
-    """Return the predictions of a classifier or a regression."""
     output, names, tokenizer = getattr(model.config, "task", None), classes_of(model), tokenizer_of(model)
     predictions: list[Prediction] = []
     columns = encode_sequences(tokenizer, inputs.texts, inputs.second or None, max_length=max_length)
@@ -294,13 +292,13 @@ class Bleu(NamedTuple):
     signature: str
 
 
-def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> Bleu:
+def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
     """Return the BLEU of a corpus with one reference per sentence (Papineni et al. 2002; Post 2018)."""
     try:
         from sacrebleu.metrics import BLEU
     except ImportError:
         raise DataError("bleu: needs sacrebleu: pip install '.[translation]' from a checkout") from None
-    metric = BLEU(tokenize=tokenize)
+    metric = BLEU(tokenize="13a")
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Bleu(float(score), str(metric.get_signature()))
 

@@ -64,7 +64,7 @@ class Task:
         data: its examples.
         measure: its metrics, computed from a model's outputs.
         part: name of the examples that `batches` gives if they are not the task's own validation examples
-            (`headjax.evaluation.selection`).
+            (`headjax.evaluation.specs`).
     """
 
     name: str

@@ -23,7 +23,7 @@ from headjax.core.progress import Progress, silent
 from headjax.data.examples import subset
 from headjax.data.source import classes_of
 from headjax.evaluation.paired import Comparison, HeadEffects, head_effects, paired_test
-from headjax.evaluation.selection import SEED, split_task
+from headjax.evaluation.specs import SEED, split_task
 from headjax.evaluation.task import Evaluation, Task, measure_task
 from headjax.heads.ablation import ablate
 from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predict

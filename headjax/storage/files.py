@@ -212,7 +212,7 @@ def read_text(file: Path) -> str:
 
 def read_lines(file: Path) -> Iterator[str]:
     r"""Yield a file's lines of its text, see `read_text`, each with its `\n` (the last one may have none)."""
-    blank: list[str] | None = []  # lines before the first with text
+    empty = True
     with reading(file), opened(file) as stream:
         for number, data in enumerate(stream, start=1):
             try:
@@ -224,14 +224,9 @@ def read_lines(file: Path) -> Iterator[str]:
                 raise DataError(f"{file}: line {number}: binary, not text")
             line = line.removeprefix("\ufeff") if number == 1 else line
             line = f"{line[:-2]}\n" if line.endswith("\r\n") else line
-            if blank is None:
-                yield line
-            elif line.strip():
-                yield from (*blank, line)
-                blank = None
-            else:
-                blank.append(line)
-    if blank is not None:
+            empty = empty and not line.strip()
+            yield line
+    if empty:
         raise DataError(f"{file}: empty, there is no text in it")
 
 
@@ -316,8 +311,7 @@ def key_of_study(described: Any, arrays: Any) -> str:
     return digest.hexdigest()
 
 
-KEY = "key"
-"""Name of a study's key among the arrays of a file."""
+KEY = "key"  # name of a study's key among the arrays of a file
 
 
 class Kept:
@@ -367,6 +361,5 @@ class Kept:
         return None if self._path is None else self._path.parent / f"{name.replace('/', '-')}.npz"
 
     def remove(self) -> None:
-        """Remove the file."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)

@@ -13,8 +13,7 @@ from headjax.core.errors import DataError
 from headjax.storage.files import first_line
 from headjax.storage.paths import matches, path_of
 
-SCHEME = "hf://"
-"""Beginning of the address of a repository on the Hub."""
+SCHEME = "hf://"  # beginning of the address of a repository on the Hub
 
 OF_MODELS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
 """Files of a model that are read: its config, weights, tokenizer and chat templates."""

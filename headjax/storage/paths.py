@@ -12,8 +12,7 @@ from typing import Any, cast
 
 from headjax.core.errors import HeadjaxError, in_line
 
-SCHEME = "gs://"
-"""Beginning of the address of a bucket of Google Cloud Storage."""
+SCHEME = "gs://"  # beginning of the address of a bucket of Google Cloud Storage
 
 
 def path_of(path: str | os.PathLike[str]) -> Path:

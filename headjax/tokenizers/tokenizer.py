@@ -20,17 +20,14 @@ from headjax.storage.paths import path_of
 if TYPE_CHECKING:
     import tokenizers
 
-END_OF_TEXT = "<|endoftext|>"
-"""GPT-2's token between documents."""
+END_OF_TEXT = "<|endoftext|>"  # GPT-2's token between documents
 
 VOCABULARY_FILE = "tokenizer.json"
 SPECIAL_FILE = "special_tokens_map.json"
 CONFIG_FILE = "tokenizer_config.json"
 TARGET_FILE = "target_tokenizer.json"
 
-UNLIMITED = 10**9
-"""`model_max_length` of tokenizers without a limit is above."""
-
+UNLIMITED = 10**9  # `model_max_length` of tokenizers without a limit is above
 _ENCODED_AT_ONCE = 1024
 CANNOT_READ = "tokenizer: cannot read a text"
 

@@ -94,18 +94,8 @@ def wordpiece_of(pieces: Sequence[str], source: str) -> Tokenizer:
     for token in WORDPIECE_SPECIAL.values():
         if token not in vocabulary:
             raise DataError(f"{source}: no {token}, so it is not the vocabulary of a BERT")
-    model = tokenizers.models.WordPiece(vocab=vocabulary, unk_token=WORDPIECE_SPECIAL["unk_token"])
-    backend = tokenizers.Tokenizer(model)
     lowercase = all(piece == piece.lower() or piece.startswith("[") for piece in pieces)
-    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
-    )
-    backend.decoder = tokenizers.decoders.WordPiece()
-    backend.add_special_tokens(list(WORDPIECE_SPECIAL.values()))
+    backend = tokenizers.BertWordPieceTokenizer(vocabulary, lowercase=lowercase)
     return Tokenizer(backend.to_str(), tuple(sorted(WORDPIECE_SPECIAL.items())))
 
 

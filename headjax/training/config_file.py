@@ -61,7 +61,6 @@ def config_place(spec: str) -> tuple[str, str]:
 
 
 def _get_config(path: str, argument: str) -> ConfigDict:
-    """Run a config file and return its `get_config(argument)`."""
     file = path_of(path)
     try:
         source = file.read_bytes()

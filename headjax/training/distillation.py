@@ -31,8 +31,7 @@ from headjax.nn.state import Compute, ForwardOptions
 from headjax.training.optimizer import AdamW, LinearDecay, Optimizer, build_optimizer
 from headjax.training.step import Objective, Trainer
 
-TEACHER = "teacher"
-"""Name of the teacher's `Output` in a student's batch."""
+TEACHER = "teacher"  # name of the teacher's `Output` in a student's batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,13 +118,11 @@ def distill(
     first = next(iterator, None)
     if first is None:
         raise DataError("batches: there is no example to learn from")
-    answered: Callable[[Batch], Batch] = dict
     if teacher is None:
         settings = dataclasses.replace(settings, task=1.0, logits=0.0, hidden=0.0)
     else:
         check_outputs(student.config, teacher, first, settings)
-        answered = answers_of(teacher, mesh, compute)
-    losses = Losses("distillation", settings.steps)
+    answered, losses = answers_of(teacher, mesh, compute), Losses("distillation", settings.steps)
     optimizer = build_optimizer(settings.optimizer, student.config, settings.steps)
     objective = distillation_objective(student.config, settings)
     trainer = Trainer(student.config, optimizer, mesh, compute, settings.seed, objective)
@@ -139,9 +136,8 @@ def distill(
         if progress is not None:
             progress(len(losses.fetched), losses.latest())
     numbers = {name: getattr(settings, name) for name in ("steps", "task", "logits", "hidden", "temperature")}
-    entry = history_entry("distill", **numbers)
-    params = on_this_process(state.params, mesh)
-    return Distilled(student.replace(params=params, history=(*student.history, entry)), losses.fetch())
+    params, history = on_this_process(state.params, mesh), (*student.history, history_entry("distill", **numbers))
+    return Distilled(student.replace(params=params, history=history), losses.fetch())
 
 
 def check_outputs(student: ModelConfig, teacher: Model, batch: Batch, settings: Distillation) -> None:
@@ -159,8 +155,10 @@ def check_outputs(student: ModelConfig, teacher: Model, batch: Batch, settings: 
             raise HeadjaxError(f"teacher: its {name} are {theirs or 'none'}, the student's {mine or 'none'}")
 
 
-def answers_of(teacher: Model, mesh: Mesh, compute: Compute) -> Callable[[Batch], Batch]:
-    """Return a function that adds a teacher's output to a batch on the mesh."""
+def answers_of(teacher: Model | None, mesh: Mesh, compute: Compute) -> Callable[[Batch], Batch]:
+    """Return a function that adds a teacher's output to a batch on the mesh, and nothing without a teacher."""
+    if teacher is None:
+        return dict
     params = place_copies(teacher.params, shardings(teacher.config.tensors(), mesh))
     return lambda batch: {**batch, TEACHER: _answer(teacher.config, mesh, compute, params, batch)}
 

@@ -37,7 +37,6 @@ class Mirror:
         self.folder = path if self._temporary is None else Path(self._temporary.name)
 
     def publish(self) -> None:
-        """Copy the files to a bucket."""
         if self._temporary is not None:
             for file in (file for file in self.folder.rglob("*") if file.is_file()):
                 target = self._path / file.relative_to(self.folder).as_posix()

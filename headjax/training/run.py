@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ class Feed:
     def __init__(self, run: Training) -> None:
         config, data, self._trainer = run.config, run.data, run.trainer
         mesh, teacher = run.trainer.mesh, run.teacher
-        self._answered: Callable[[Batch], Batch] = dict if teacher is None else answers_of(teacher, mesh, config.compute)
+        self._answered = answers_of(teacher, mesh, config.compute)
         share = process_share(mesh)
         self._data = data.info.get("data")
         self._teacher = None if teacher is None else key_of_study("teacher", fetch(teacher.params))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from flax.traverse_util import flatten_dict
 
 from headjax.core.errors import CheckpointError, DataError, HeadjaxError
 from headjax.core.serialize import dumps, to_data
@@ -75,11 +76,9 @@ class Checkpoints:
 
     @property
     def steps(self) -> list[int]:
-        """Steps of all complete checkpoints, ascending."""
         return sorted(self._manager.all_steps())
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is being written."""
         with writing(self.path):
             self._manager.wait_until_finished()
 
@@ -115,9 +114,7 @@ class Checkpoints:
 
 
 CONFIG = "train_config.json"
-
-SEEN_WITHIN = 5.0
-"""Seconds after which a file written by one process must be there for the others."""
+SEEN_WITHIN = 5.0  # seconds after which a file written by one process must be there for the others
 
 
 class BestModel:
@@ -151,7 +148,6 @@ class BestModel:
         self._rank = offered
 
     def load(self) -> Model:
-        """Return the model that is kept."""
         return load(self._path)
 
 
@@ -181,16 +177,11 @@ def check_workdir(workdir: Path, config: TrainConfig) -> None:
             raise CheckpointError(f"{workdir}: holds another run; {difference}. Choose another --workdir.")
 
 
-def _computed(data: Any, path: str = "config") -> dict[str, Any]:
+def _computed(data: Any) -> dict[str, Any]:
     """Return the fields of a config that a run's results depend on, by path."""
-    if path.removeprefix("config.") in EXECUTION_FIELDS:
-        return {}
-    if not isinstance(data, dict):
-        return {path: data}
-    fields: dict[str, Any] = {}
-    for name, entry in data.items():
-        fields |= _computed(entry, f"{path}.{name}")
-    return fields
+    prefixes = tuple(f"config.{field}." for field in EXECUTION_FIELDS)
+    fields = flatten_dict({"config": data}, sep=".").items()
+    return {path: value for path, value in fields if not f"{path}.".startswith(prefixes)}
 
 
 def claim_workdir(workdir: Path, config: TrainConfig) -> None:

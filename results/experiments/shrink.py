@@ -19,8 +19,7 @@ import numpy as np
 
 import headjax
 from headjax.evaluation.paired import RESAMPLES, Comparison, paired_test
-from headjax.evaluation.selection import split_task
-from headjax.evaluation.specs import load_task
+from headjax.evaluation.specs import load_task, split_task
 from headjax.evaluation.task import Evaluation, measure_task
 from headjax.heads.agreement import agreement
 from headjax.models.config import Batch

@@ -10,7 +10,7 @@ import headjax
 from headjax.data.examples import Padded, sequences, token_blocks
 from headjax.data.forms.questions import Question, QuestionWindows, Window
 from headjax.evaluation.measures import Classes, LanguageModelling
-from headjax.evaluation.selection import RULE, describe, in_words, joined, selection_of
+from headjax.evaluation.specs import RULE, describe, in_words, joined, selection_of
 from headjax.evaluation.structured import Spans
 
 

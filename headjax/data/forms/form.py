@@ -80,7 +80,6 @@ class Form(Checked, abc.ABC):
 
     @functools.cached_property
     def index(self) -> ClassIndex:
-        """The numbers of the classes by name."""
         return ClassIndex(self.label_names)
 
     def labels_of(self, row: Row) -> tuple[str, ...]:

@@ -114,7 +114,6 @@ class ImageForm(Form):
         return Encoded([self.record(row) for row in rows], {})
 
     def record(self, row: Row) -> Record:
-        """Return an image as it is stored, and its label."""
         label = np.asarray([self.number(row.values["label"], row.place)], np.int32)
         pixels, channels = np.asarray(row.values["image"]), len(self.mean)
         pixels = np.repeat(pixels[:, :, None], channels, axis=2) if pixels.ndim == 2 else pixels

@@ -57,7 +57,6 @@ class LabelledForm(SequenceForm):
         return _encoded(records, [*first, *(second or ())], rows)
 
     def has_label(self, label: Any) -> bool:
-        """Return whether a label is a class or a number."""
         known = bool(self.classes) and isinstance(label, str) and self.index.find(label.strip()) is not None
         return known or not is_missing(label, numbers=not self.classes)
 

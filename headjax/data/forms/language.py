@@ -181,7 +181,6 @@ class WikitextForm(LanguageForm):
 
     @property
     def file(self) -> str:
-        """Name of the file that is evaluated on."""
         return f"wiki.{'valid' if self.split == 'validation' else self.split}.raw"
 
     def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
@@ -305,5 +304,4 @@ class Translations(Padded):
 
     @functools.cached_property
     def references(self) -> tuple[str, ...]:
-        """The targets as text."""
         return tuple(record["reference"].tobytes().decode() for record in each(self.records))

@@ -91,7 +91,6 @@ class QuestionForm(SequenceForm):
         return Encoded(records, {"questions": len(questions), "tokens": sum(map(self.tokens, records))})
 
     def _windows(self, tokenizer: Tokenizer, questions: Sequence[Question]) -> list[list[Any]]:
-        """Return the library's encodings of every question's windows."""
         special = tokenizer.backend.num_special_tokens_to_add(True)
         room = self.length - special - QUESTION_LENGTH
         if special == 0:
