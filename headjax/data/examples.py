@@ -94,6 +94,13 @@ class Padded:
     pad: Callable[[Record, int], dict[str, np.ndarray]]
     bounds: tuple[int, ...] = ()
 
+    @classmethod
+    def rounded(cls, records: Records, lengths: np.ndarray, limit: int | None, pad: Any) -> Self:
+        """Return examples padded to the greatest length, rounded up to a multiple of `MULTIPLE` up to a limit."""
+        longest = int(lengths.max(initial=1))
+        length = -(-longest // MULTIPLE) * MULTIPLE
+        return cls(records, lengths, length if limit is None else max(min(length, limit), longest), pad)
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -162,7 +169,7 @@ def sequences(
     stored: dict[str, Any] = {**columns, **{name: array[:, None] for name, array in targets.items()}}
     records = [{name: column[i] for name, column in stored.items()} for i in range(len(lengths))]
     pad = functools.partial(pad_sequence, columns=tuple(columns), targets=tuple(targets), padding_id=padding_id)
-    return Padded(records, lengths, rounded_length(lengths, limit), pad)
+    return Padded.rounded(records, lengths, limit, pad)
 
 
 def pad_sequence(
@@ -180,13 +187,6 @@ def padded(array: np.ndarray, length: int, fill: int = 0) -> np.ndarray:
     row = np.full(length, fill, np.int32)
     row[: len(array)] = array
     return row
-
-
-def rounded_length(lengths: np.ndarray, limit: int | None = None) -> int:
-    """Return the longest length, rounded up to a multiple of `MULTIPLE`, but not above the limit."""
-    longest = int(lengths.max(initial=1))
-    rounded = -(-longest // MULTIPLE) * MULTIPLE
-    return rounded if limit is None else max(min(rounded, limit), longest)
 
 
 def token_blocks(tokens: np.ndarray, length: int) -> Mapped:
@@ -267,7 +267,6 @@ def text_batch(
         ((2, 8), array([5, 2]))
 
     Args:
-        tokenizer: the model's tokenizer.
         texts: the texts, or the first text of each pair.
         pairs: the second text of each pair.
         max_length: greatest number of tokens of an example, see `encode_sequences`; None cuts nothing.

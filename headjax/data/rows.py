@@ -25,10 +25,6 @@ class Row(NamedTuple):
     values: Mapping[str, Any]
     columns: Mapping[str, str] = {}
 
-    def column(self, field: str) -> str:
-        """Return the name of a field for people: its column's, or its own."""
-        return self.columns.get(field, field)
-
 
 @dataclasses.dataclass(frozen=True)
 class RowSource:

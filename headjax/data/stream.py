@@ -98,7 +98,6 @@ def evaluation_batches(
 
     Args:
         source: any object with `__len__` and `__getitem__`.
-        batch_size: number of examples of a batch.
         buckets: lengths to which batches are padded, besides the examples' own; see `by_length`.
 
     Raises:

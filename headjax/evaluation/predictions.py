@@ -334,7 +334,6 @@ def translate(
     Args:
         model: an encoder-decoder with its tokenizer.
         pairs: sentences with their reference translations.
-        batch_size: number of sentences of a batch.
         beams: number of hypotheses kept.
         max_new_tokens: number of tokens of the longest translation; 0 is the length to which the pairs are padded.
         progress: called after every batch with the number of batches done.

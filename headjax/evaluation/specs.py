@@ -225,7 +225,6 @@ def split_task(task: Task, select: str | Task = "train", *, train: Task | None =
         11
 
     Args:
-        task: the task.
         select: `train`; `validation`, the evaluation examples themselves; or another task, whose training examples are
             taken (all examples if it has a single split).
         train: a task whose training examples (all examples of a single split) take the place of the task's own, also

@@ -165,7 +165,6 @@ def evaluate(model: Model, batches: Iterable[Batch], *, compute: Compute = Compu
         ['loss', 'perplexity', 'targets']
 
     Args:
-        model: the model.
         batches: arrays by Hugging Face's names; equal shapes compile once.
         compute: precision and attention implementation.
 
@@ -214,10 +213,7 @@ def measure_task(
         (4, ['bits_per_byte', 'loss', 'perplexity', 'word_perplexity'], ['loss', 'targets'])
 
     Args:
-        model: the model.
-        task: the task.
         limit: number of examples, from the start; 0 is all.
-        batch_size: number of examples of a batch.
         buckets: see `Task.batches`.
         compute: precision and attention implementation.
         forward: computes the model's outputs in its place, as onnxruntime does.

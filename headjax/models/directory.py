@@ -24,7 +24,7 @@ from headjax.storage.directories import (
     Layout,
     check_checksums,
     check_model,
-    read_document,
+    read_recorded,
     write_checksums,
     write_directory,
 )
@@ -83,7 +83,7 @@ class ModelFolder:
 
     def _json(self, name: str) -> Any:
         try:
-            return parse_json(read_document(self.path, name), str(self.path / name))
+            return parse_json(read_recorded(self.path, name), str(self.path / name))
         except DataError as error:
             raise CheckpointError(str(error)) from None
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from headjax.core.errors import CheckpointError, DamagedError, HeadjaxError
-from headjax.storage.files import beside, remove_leftovers, sync_folder, write_file, writing
+from headjax.storage.files import beside, read_document, remove_leftovers, sync_folder, write_file, writing
 from headjax.storage.paths import copy_file, files_below, is_bucket, remove_tree
 
 RECORD = "checksums.json"
@@ -66,15 +66,12 @@ def check_checksums(folder: Path) -> None:
         _compare(folder / name, entry)
 
 
-def read_document(folder: Path, name: str) -> str:
+def read_recorded(folder: Path, name: str) -> str:
     """Return the text of one file of a folder, compared with the folder's record."""
-    file, entry = folder / name, read_checksums(folder).get(name)
+    entry = read_checksums(folder).get(name)
     if entry is not None:
-        _compare(file, entry)
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file}: cannot be read ({error})") from None
+        _compare(folder / name, entry)
+    return read_document(folder / name)
 
 
 def _compare(file: Path, entry: Entry) -> None:

@@ -359,7 +359,3 @@ class Kept:
 
     def _file_of(self, name: str) -> Path | None:
         return None if self._path is None else self._path.parent / f"{name.replace('/', '-')}.npz"
-
-    def remove(self) -> None:
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)

@@ -105,7 +105,6 @@ def distill(
             shapes, since each is compiled once.
         settings: sources to learn from, and number of steps.
         mesh: devices to spread the batches over; None is the first device alone.
-        compute: how to compute.
         progress: called with the steps known to be done and the latest loss known, see `headjax.core.timing`.
 
     Raises:

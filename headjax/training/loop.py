@@ -81,7 +81,6 @@ def train(
         (1, True, 'model')
 
     Args:
-        config: the run.
         workdir: holds the run's checkpoints, metrics and, at the end, its model directory `model`.
         data: loaded data; None loads what the config names.
         teacher: a model whose logits (at temperature 2) count as much as the labels, see `headjax.distill`.

@@ -20,17 +20,7 @@ from headjax.core.class_names import ClassIndex, label_name, tell_nothing
 from headjax.core.errors import DataError
 from headjax.core.fields import Checked, Size, unknown_name
 from headjax.core.serialize import to_data
-from headjax.data.examples import (
-    ExampleSource,
-    MeasureSpec,
-    Padded,
-    Record,
-    Records,
-    TaskData,
-    each,
-    pad_sequence,
-    rounded_length,
-)
+from headjax.data.examples import ExampleSource, MeasureSpec, Padded, Record, Records, TaskData, each, pad_sequence
 from headjax.data.rows import Row, Split, fingerprint
 from headjax.tokenizers.tokenizer import Tokenizer
 
@@ -157,7 +147,7 @@ class SequenceForm(Form):
 
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> Padded:
         pad = functools.partial(self.pad, padding_id=tokenizer.padding_id)
-        return Padded(records, sizes, rounded_length(sizes, self.limit), pad)
+        return Padded.rounded(records, sizes, self.limit, pad)
 
     def pad(self, record: Record, length: int, padding_id: int) -> dict[str, np.ndarray]:
         return pad_sequence(record, length, columns=self.columns, targets=self.targets, padding_id=padding_id)
@@ -168,7 +158,7 @@ def text(row: Row, name: str) -> str:
     value = row.values[name]
     if not isinstance(value, str) or not value.strip():
         reason = "blank; fill the cell, or delete the row" if isinstance(value, str) else repr(value)
-        raise DataError(f"{row.place}: {row.column(name)} is {reason}")
+        raise DataError(f"{row.place}: {row.columns.get(name, name)} is {reason}")
     return value
 
 

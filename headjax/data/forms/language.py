@@ -13,18 +13,7 @@ from headjax.core.class_names import IGNORED
 from headjax.core.errors import require
 from headjax.core.fields import Count
 from headjax.core.serialize import kind
-from headjax.data.examples import (
-    ExampleSource,
-    Mapped,
-    MeasureSpec,
-    Padded,
-    Record,
-    Records,
-    each,
-    padded,
-    rounded_length,
-    token_blocks,
-)
+from headjax.data.examples import ExampleSource, Mapped, MeasureSpec, Padded, Record, Records, padded, token_blocks
 from headjax.data.forms.form import Encoded, Form, Seed, text_counts
 from headjax.data.rows import Row, Split
 from headjax.tokenizers.tokenizer import Tokenizer
@@ -278,8 +267,9 @@ class TranslationForm(_EndedForm):
     def examples(self, tokenizer: Tokenizer, records: Records, sizes: np.ndarray, split: Split) -> ExampleSource:
         packed = self.packed and split == "train"
         pad = functools.partial(self.pad, padding_id=tokenizer.padding_id, packed=packed)
-        length = self.length if packed else rounded_length(sizes, self.length)
-        return (Padded if split == "train" else Translations)(records, sizes, length, pad)
+        if packed:
+            return Padded(records, sizes, self.length, pad)
+        return (Padded if split == "train" else Translations).rounded(records, sizes, self.length, pad)
 
     def pad(self, record: Record, length: int, *, padding_id: int, packed: bool) -> dict[str, np.ndarray]:
         source, target = record["source"], record["target"]
@@ -304,4 +294,4 @@ class Translations(Padded):
 
     @functools.cached_property
     def references(self) -> tuple[str, ...]:
-        return tuple(record["reference"].tobytes().decode() for record in each(self.records))
+        return tuple(self.records[index]["reference"].tobytes().decode() for index in range(len(self)))
