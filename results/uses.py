@@ -30,7 +30,7 @@ import numpy as np
 from scipy import stats
 
 import headjax
-from headjax.data.metrics import spearman
+from headjax.evaluation.measures import spearman
 from headjax.evaluation.paired import paired_bootstrap
 from headjax.evaluation.predictions import Inputs, predict
 from headjax.hub.either import read_model

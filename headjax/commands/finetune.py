@@ -17,8 +17,7 @@ from headjax.core.fields import STEPS_END, Count, Listed, Positive, Size, Steps,
 from headjax.core.progress import Progress
 from headjax.report.tables import Column, Table
 from headjax.storage.directories import remove_directory, replace_directory
-from headjax.storage.hub import source_of
-from headjax.storage.paths import absolute, path_of
+from headjax.storage.paths import absolute, path_of, source_of
 
 if TYPE_CHECKING:
     from headjax.commands.own_data import InferredTask

@@ -104,7 +104,7 @@ def _opened(options: Options) -> tuple[Opened, str]:
     """Return the task's rows, of the files that are named or from TFDS, and where they come from."""
     from headjax.core.fields import read_literal, unknown_name
     from headjax.data.config import EMBEDDED, DataConfig
-    from headjax.storage.hub import source_of
+    from headjax.storage.paths import source_of
 
     fields: dict[str, Any] = {}
     for entry in options.set:

@@ -29,8 +29,7 @@ from headjax.data.source import Source, first_file, resolve
 from headjax.data.spec import TaskSpec, find_layout, task_rows
 from headjax.data.store import load_prepared
 from headjax.data.tables import header
-from headjax.storage.hub import source_of
-from headjax.storage.paths import path_of
+from headjax.storage.paths import path_of, source_of
 from headjax.tokenizers.files import open_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
 from headjax.tokenizers.vocabularies import TRAINERS, WORDPIECE_SPECIAL, train_bpe, wordpiece_of

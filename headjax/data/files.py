@@ -23,8 +23,7 @@ from headjax.core.class_names import class_numbers, sorted_names
 from headjax.core.errors import DataError
 from headjax.data.rows import SPLITS, Row, Rows, RowSource, Split, document
 from headjax.storage.files import check_characters, first_line, parse_json, read_bytes, read_lines, read_text
-from headjax.storage.hub import source_of
-from headjax.storage.paths import files_below, matches, size_of
+from headjax.storage.paths import files_below, matches, size_of, source_of
 
 TEXT_SUFFIXES = (".md", ".txt")  # suffixes of the files that are read when a folder of texts is named
 

@@ -71,8 +71,7 @@ def _by_protocol(spec: TaskSpec, words: str) -> tuple[TaskSpec, str]:
     options = parse_arguments(",".join(parts[bool(folder) :]), spec.name, **usual)
     require(options.split in ("validation", "test"), "split", f"must be validation or test, got {options.split!r}")
     form = forms.WikitextForm(context=options.context, stride=options.stride, split=options.split)
-    layout = FileLayout("wiki.train.raw*", f"{form.file}*")
-    return dataclasses.replace(spec, form=form, layouts=(layout,)), folder
+    return dataclasses.replace(spec, form=form, layouts=(FileLayout("wiki.train.raw*", f"{form.file}*"),)), folder
 
 
 TEXT = (

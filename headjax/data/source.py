@@ -19,7 +19,7 @@ from headjax.data.spec import TaskSpec
 from headjax.data.store import is_prepared, read_settings
 from headjax.data.tables import find_column, has_lists, header, is_number, is_table, names_of_columns, table_rows
 from headjax.storage.files import read_lines
-from headjax.storage.hub import source_of
+from headjax.storage.paths import source_of
 
 if TYPE_CHECKING:
     from headjax.models.config import ModelConfig
@@ -256,8 +256,7 @@ def labelled_form(
     * Else labels are classes.
     """
     if "label" not in columns:
-        usual = ", ".join(PAIR_COLUMNS["label"])
-        raise ColumnsError(f"{file}: no column of labels ({usual})", "TEXT,LABEL")
+        raise ColumnsError(f"{file}: no column of labels ({', '.join(PAIR_COLUMNS['label'])})", "TEXT,LABEL")
     label, pairs = columns["label"], "second" in columns
     task = getattr(getattr(model, "config", None), "task", None)
     output = "" if task is None else kind_of(task)

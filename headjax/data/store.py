@@ -30,8 +30,7 @@ from headjax.data.registry import TASKS
 from headjax.data.rows import SPLITS, Rows, RowSource, Split, chunks, fingerprint
 from headjax.storage.directories import hold
 from headjax.storage.files import first_line, parse_json, write_file, writing
-from headjax.storage.hub import source_of
-from headjax.storage.paths import copy_file, is_bucket, path_of
+from headjax.storage.paths import copy_file, is_bucket, path_of, source_of
 from headjax.tokenizers.tokenizer import SPECIAL_FILE, Tokenizer
 
 MANIFEST = "manifest.json"
@@ -242,8 +241,7 @@ def prepare(
     """
     require(seed >= 0, "seed", f"must not be negative, got {seed}")
     known = checked(form, tokenizer if form.reads_text else None)
-    made_by = known.fingerprint if known else ""
-    settings = Settings(name, form, source, made_by, shard_bytes, seed, host.count)
+    settings = Settings(name, form, source, known.fingerprint if known else "", shard_bytes, seed, host.count)
     folder = path_of(out).expanduser()
     _check_folder(folder, settings)
     with hold(folder, f".{host_file(host)}.lock"):

@@ -105,8 +105,7 @@ def evaluation_batches(
         DataError: an empty source.
     """
     _check_batch(source, batch_size)
-    parts = by_length(source, buckets)
-    return itertools.chain.from_iterable(_evaluation_batches(part, batch_size) for part in parts)
+    return itertools.chain.from_iterable(_evaluation_batches(part, batch_size) for part in by_length(source, buckets))
 
 
 def _evaluation_batches(source: ExampleSource, batch_size: int) -> Iterator[dict[str, np.ndarray]]:

@@ -19,7 +19,7 @@ from headjax.core.fields import unknown_name
 from headjax.data.files import suffix_of
 from headjax.data.rows import Row
 from headjax.storage.files import check_characters, first_line, parse_json, read_lines, read_text, reading
-from headjax.storage.hub import source_of
+from headjax.storage.paths import source_of
 
 DELIMITED = (".csv", ".tsv", ".txt")  # suffixes of tables of cells; the others are of named values
 ARROW = (".parquet", ".arrow")

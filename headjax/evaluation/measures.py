@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from headjax.core.class_names import same_classes
 from headjax.core.errors import HeadjaxError
 from headjax.core.serialize import kind_of
-from headjax.data import metrics as formulas
 from headjax.data.examples import ExampleSource
 from headjax.data.source import embeds
 from headjax.models import tasks
@@ -140,15 +141,15 @@ class LanguageModelling(Measure):
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         loss = float(outcomes["loss"].sum() / outcomes["targets"].sum())
         return {
-            "perplexity": formulas.perplexity(loss),
-            "word_perplexity": formulas.perplexity(loss, self.words_per_token),
-            "bits_per_byte": formulas.bits_per_byte(loss, self.bytes_per_token),
+            "perplexity": perplexity(loss),
+            "word_perplexity": perplexity(loss, self.words_per_token),
+            "bits_per_byte": bits_per_byte(loss, self.bytes_per_token),
         }
 
 
 @dataclasses.dataclass(frozen=True)
 class Classes(Measure):
-    """Metrics of a classification, those `chosen` of `headjax.data.metrics`; `f1` is that of the class `positive`."""
+    """Metrics of a classification, those `chosen` of `METRICS`; `f1` is that of the class `positive`."""
 
     primary_metric: str = "accuracy"
     names: tuple[str, ...] = ()
@@ -174,9 +175,9 @@ class Classes(Measure):
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         predicted, gold = outcomes["prediction"], outcomes["label"]
         options = {"f1": {"positive": self.positive}}
-        values = {name: getattr(formulas, name)(predicted, gold, **options.get(name, {})) for name in self.chosen}
+        values = {name: METRICS[name](predicted, gold, **options.get(name, {})) for name in self.chosen}
         if len(self.names) > SHOWN_RANKS:
-            values["top5_accuracy"] = formulas.top_k_accuracy(outcomes["rank"], 5)
+            values["top5_accuracy"] = top_k_accuracy(outcomes["rank"], 5)
         return values
 
     def notes(self, outcomes: Outcomes) -> tuple[str, ...]:
@@ -214,7 +215,7 @@ class Numbers(Measure):
         return {"prediction": logits.reshape(logits.shape[0]).astype(jnp.float32), "label": jnp.nan_to_num(labels)}
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
-        return {name: getattr(formulas, name)(outcomes["prediction"], outcomes["label"]) for name in self.chosen}
+        return {name: METRICS[name](outcomes["prediction"], outcomes["label"]) for name in self.chosen}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,3 +263,96 @@ def right_tokens(output: Output, batch: Batch) -> jax.Array:
     """Return the number of tokens whose label has the largest logit, `[batch]`."""
     right = jnp.argmax(output.require_logits(), axis=-1) == batch_array(batch, "labels")  # which -100 never is
     return right.sum(axis=1).astype(jnp.float32)
+
+
+# Formulas on arrays `[examples]`, in float64. Rates are fractions of 1; a metric that is undefined (no positive
+# prediction, a constant column) is 0.
+
+
+def accuracy(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """Return mean_i [prediction_i = label_i]."""
+    predicted, gold = np.asarray(predictions), np.asarray(labels)
+    return float((predicted == gold).mean())
+
+
+def top_k_accuracy(ranks: ArrayLike, k: int) -> float:
+    """Return mean_i [rank_i < k], where rank_i `[examples]` counts the classes that score higher than the right one."""
+    return float((np.asarray(ranks) < k).mean())
+
+
+def f1(predictions: ArrayLike, labels: ArrayLike, positive: int = 1) -> float:
+    """Return 2 TP / (2 TP + FP + FN) of the class `positive`: the harmonic mean of its precision and recall."""
+    predicted, gold = np.asarray(predictions), np.asarray(labels)
+    hits = 2.0 * ((predicted == positive) & (gold == positive)).sum()
+    return float(_ratio(hits, (predicted == positive).sum() + (gold == positive).sum()))
+
+
+def macro_f1(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """Return the mean of `f1` over the classes that occur among predictions or labels."""
+    predicted, gold = np.asarray(predictions), np.asarray(labels)
+    return float(np.mean([f1(predicted, gold, label) for label in np.union1d(predicted, gold)]))
+
+
+def matthews(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """Return Matthews' correlation coefficient for any number of classes (Gorodkin 2004), CoLA's metric.
+
+    With p and l the one-hot predictions and labels `[examples, classes]`: cov(p, l) / sqrt(cov(p, p) cov(l, l)), each
+    covariance summed over classes. For two classes this is
+    (TP TN - FP FN) / sqrt((TP + FP) (TP + FN) (TN + FP) (TN + FN)).
+    """
+    predicted, gold = np.asarray(predictions), np.asarray(labels)
+    classes = np.union1d(predicted, gold)
+    p, l = (np.bincount(np.searchsorted(classes, column), minlength=len(classes)) for column in (predicted, gold))  # noqa: E741
+    total, right = float(len(gold)), float((predicted == gold).sum())
+    spread = (total**2 - float(p @ p)) * (total**2 - float(l @ l))
+    return _ratio(right * total - float(p @ l), math.sqrt(spread))
+
+
+def pearson(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """Return Pearson's correlation coefficient, cov(p, l) / sqrt(cov(p, p) cov(l, l))."""
+    predicted, gold = np.asarray(predictions, np.float64), np.asarray(labels, np.float64)
+    return float(np.corrcoef(predicted, gold)[0, 1]) if np.ptp(predicted) and np.ptp(gold) else 0.0
+
+
+def spearman(predictions: ArrayLike, labels: ArrayLike) -> float:
+    """Return Spearman's rank correlation: Pearson's coefficient of the ranks; ties have their mean rank."""
+    from scipy import stats
+
+    return pearson(stats.rankdata(predictions), stats.rankdata(labels))
+
+
+def reciprocal_rank(relevance: ArrayLike, cut: int) -> float:
+    """Return 1 / rank of the first relevant item, counted from 1; 0 if none of the first `cut` items is relevant.
+
+    `relevance` `[items]` is in the order of the ranking, above 0 for relevant items.
+    """
+    places = np.flatnonzero(np.asarray(relevance)[:cut] > 0)
+    return 1.0 / (int(places[0]) + 1) if places.size else 0.0
+
+
+def ndcg(relevance: ArrayLike, cut: int) -> float:
+    """Return DCG / the DCG of the best order, with DCG = sum_i relevance_i / log2(i + 1) over the first `cut`, from 1.
+
+    `relevance` `[items]` is in the order of the ranking and not negative (Järvelin and Kekäläinen 2002).
+    """
+    gains = np.maximum(np.asarray(relevance, np.float64), 0.0)
+    discounts = 1.0 / np.log2(np.arange(2, min(cut, len(gains)) + 2))
+    return _ratio(float(gains[:cut] @ discounts), float(np.sort(gains)[::-1][:cut] @ discounts))
+
+
+def perplexity(loss: float, units_per_target: float = 1.0) -> float:
+    """Return exp(loss / units_per_target)."""
+    return math.exp(min(loss / units_per_target, 700.0))
+
+
+def bits_per_byte(loss: float, bytes_per_target: float) -> float:
+    """Return loss / (ln 2 * bytes_per_target), the logarithm to base 2 of the perplexity per byte."""
+    return loss / math.log(2.0) / bytes_per_target
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+METRICS = {metric.__name__: metric for metric in (accuracy, f1, macro_f1, matthews, pearson, spearman)}
+"""Metrics of predicted and right classes, or numbers, by name."""

@@ -38,7 +38,7 @@ from headjax.models.new_task import with_task
 from headjax.models.tasks import MultiLabel, Regression, SentenceSimilarity, Span, TokenClassification
 from headjax.models.tasks.classification import Classification, DistilledClassification
 from headjax.models.tasks.similarity import similarity
-from headjax.storage.hub import source_of
+from headjax.storage.paths import source_of
 
 Prediction = dict[str, Any]
 
@@ -264,8 +264,8 @@ def _translated(
     generation.check_room("beams", model, first, size * beams, most)
     chosen = [[min(row, len(texts) - 1) for row in range(start, start + size)] for start in range(0, len(texts), size)]
     batches = ({name: array[rows] for name, array in encoded.items()} for rows in chosen)
-    translations = best_translations(model, batches, beams, most, progress)
-    return [{"translation": text} for text in translations[: len(texts)]]
+    translations = best_translations(model, batches, beams, most, progress)[: len(texts)]
+    return [{"translation": text} for text in translations]
 
 
 def _answered(model: Model, inputs: Inputs, length: int, batch_size: int) -> list[Prediction]:
@@ -348,8 +348,7 @@ def translate(
             batch["attention_mask"][:, 0] = 1
             yield {name: batch[name] for name in ("input_ids", "attention_mask")}
 
-    translations = best_translations(model, sources(), beams, max_new_tokens or pairs.length, progress)
-    texts = translations[: len(pairs)]
+    texts = best_translations(model, sources(), beams, max_new_tokens or pairs.length, progress)[: len(pairs)]
     return Translated(texts, corpus_bleu(texts, pairs.references))
 
 

@@ -32,7 +32,7 @@ from headjax.models.model import Model
 from headjax.models.tasks import SentenceSimilarity
 from headjax.models.vision import VisionConfig
 from headjax.storage.files import read_text
-from headjax.storage.hub import source_of
+from headjax.storage.paths import source_of
 
 LENGTH, SQUAD_LENGTH, WINDOW = 512, 384, 1024
 """Tokens of an example, of a window of SQuAD, and of a window of WikiText-2, where none are asked for."""
@@ -44,8 +44,7 @@ def example_length(model: Model, asked: int = 0, usual: int = LENGTH, name: str 
     These are its positions, and where its task has no `max_seq_length` the tokenizer's greatest length.
     """
     reach: int | None = getattr(model.config, "max_length", None)
-    fits = reach is None or asked <= reach
-    require(fits, name, f"{asked} tokens, but the model has {reach} positions")
+    require(reach is None or asked <= reach, name, f"{asked} tokens, but the model has {reach} positions")
     limit = None if model.tokenizer is None else model.tokenizer.max_length
     usual = getattr(getattr(model.config, "task", None), "max_seq_length", None) or min(usual, limit or usual)
     return asked or (usual if reach is None else min(usual, reach))
@@ -139,8 +138,7 @@ def _single_texts(source: Source) -> list[str]:
     if not source.path:
         found = [text for row in reference_topics() for text in single_texts(row.values["text"])]
         return [*dict.fromkeys(text for text in found if text[0].isalpha() and text[-1] in ".:")]
-    files = find_files(source.path, ("",))
-    tables = [file for file in files if is_table(file)]
+    tables = [file for file in find_files(source.path, ("",)) if is_table(file)]
     if not tables:
         return [text for file in find_files(source.path, TEXTS) for text in single_texts(read_text(file))]
     found = []

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from headjax.core.errors import HeadjaxError
-from headjax.data import metrics as formulas
 from headjax.data.examples import ExampleSource
 from headjax.data.forms.questions import Question, QuestionWindows, Window
-from headjax.evaluation.measures import Measure, Outcomes, Similarities, right_tokens
+from headjax.evaluation.measures import Measure, Outcomes, Similarities, f1, ndcg, reciprocal_rank, right_tokens
 from headjax.models.config import Batch, Output
 from headjax.models.inputs import batch_array
 from headjax.models.tasks import MultiLabel, Span, TokenClassification
@@ -222,8 +221,8 @@ class SeveralLabels(Measure):
         codes = np.stack([outcomes[name] for name in self.columns], axis=1).astype(int)
         predicted, gold = (codes & 1).astype(bool), (codes & 2).astype(bool)
         return {
-            "micro_f1": formulas.f1(predicted.ravel(), gold.ravel()),
-            "macro_f1": float(np.mean([formulas.f1(*columns) for columns in zip(predicted.T, gold.T, strict=True)])),
+            "micro_f1": f1(predicted.ravel(), gold.ravel()),
+            "macro_f1": float(np.mean([f1(*columns) for columns in zip(predicted.T, gold.T, strict=True)])),
             "subset_accuracy": float((predicted == gold).all(axis=1).mean()),
         }
 
@@ -243,11 +242,11 @@ class Ranking(Similarities):
 
     def metrics(self, outcomes: Outcomes) -> dict[str, float]:
         ranked = rankings(outcomes)
-        reciprocal = float(np.mean([formulas.reciprocal_rank(relevance, CUT) for relevance in ranked]))
+        reciprocal = float(np.mean([reciprocal_rank(relevance, CUT) for relevance in ranked]))
         return {f"ndcg_at_{CUT}": float(self.values(outcomes).mean()), f"mrr_at_{CUT}": reciprocal}
 
     def values(self, outcomes: Outcomes) -> np.ndarray:
-        return np.asarray([formulas.ndcg(relevance, CUT) for relevance in rankings(outcomes)])
+        return np.asarray([ndcg(relevance, CUT) for relevance in rankings(outcomes)])
 
 
 def rankings(outcomes: Outcomes) -> list[np.ndarray]:

@@ -18,7 +18,6 @@ from headjax.core.programs import evict_compiled
 from headjax.core.progress import Update
 from headjax.core.tensors import Params, require_finite
 from headjax.core.timing import finished
-from headjax.data import metrics as formulas
 from headjax.data.examples import ExampleSource, Padded, TaskData, by_length, subset
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.evaluation import measures, structured
@@ -225,8 +224,7 @@ def measure_task(
     """
     evict_compiled()
     model = task.fit(model)
-    batches = task.batches(batch_size, limit=limit, buckets=buckets)
-    placed = (device_batch(model.config, batch) for batch in batches)
+    placed = (device_batch(model.config, batch) for batch in task.batches(batch_size, limit=limit, buckets=buckets))
     outputs = ((batch, None if forward is None else forward(batch)) for batch in placed)
     measured = (measure_batch(model, task.measure, compute, *each) for each in outputs)
     return reduce_batches(task.measure, list(finished(measured, progress)), task.name, arrays_of(model))
@@ -287,5 +285,5 @@ def metrics_of(measure: Measure | None, outcomes: Outcomes) -> dict[str, float]:
     targets = float(outcomes["targets"].sum())
     loss = float(outcomes["loss"].sum()) / targets
     if measure is None:
-        return {"loss": loss, "perplexity": formulas.perplexity(loss), "targets": targets}
+        return {"loss": loss, "perplexity": measures.perplexity(loss), "targets": targets}
     return {"loss": loss, **measure.metrics(outcomes)}

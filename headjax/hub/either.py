@@ -18,8 +18,7 @@ from headjax.hub.table import InexpressibleError
 from headjax.models.config import ModelConfig
 from headjax.models.directory import ModelFolder
 from headjax.models.model import Model, load
-from headjax.storage.hub import source_of
-from headjax.storage.paths import files_below, path_of, size_of
+from headjax.storage.paths import files_below, path_of, size_of, source_of
 
 Kind = Literal["headjax", "huggingface"]
 

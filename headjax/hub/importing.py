@@ -29,7 +29,7 @@ from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model, history_entry
 from headjax.models.tasks import SentenceSimilarity
-from headjax.storage.hub import source_of
+from headjax.storage.paths import source_of
 from headjax.tokenizers.files import digest, read_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer
 

@@ -56,8 +56,7 @@ def read_params(tensors: Tensors, path: Path, mesh: Mesh | None) -> Params:
         except Exception as error:
             raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
         check(tensors, stored)
-        flat = flatten(stored)
-        sizes = (math.prod(entry.shape) * np.dtype(entry.dtype).itemsize for entry in flat.values())
+        sizes = (math.prod(entry.shape) * np.dtype(entry.dtype).itemsize for entry in flatten(stored).values())
         check_memory(str(path.parent), sum(sizes), memory_of(mesh), "its arrays")
         places = {} if mesh is None else flatten(shardings(tensors, mesh))
         shapes = jax.tree.map(lambda entry: jax.ShapeDtypeStruct(entry.shape, entry.dtype), stored)

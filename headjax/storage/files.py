@@ -28,7 +28,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.storage.paths import is_bucket, path_of
+from headjax.storage.paths import first_line, is_bucket, path_of
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -199,12 +199,6 @@ def causes(error: BaseException) -> list[BaseException]:
     return found
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of another library's error, cut to 200 characters."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200]
-
-
 def read_text(file: Path) -> str:
     r"""A file's text as UTF-8, without a byte order mark and with `\r\n` made `\n`; one named `*.gz` is unpacked."""
     return "".join(read_lines(file))
@@ -218,8 +212,7 @@ def read_lines(file: Path) -> Iterator[str]:
             try:
                 line = data.decode("utf-8")
             except UnicodeDecodeError as error:
-                wrong = f"{file}: line {number}: not UTF-8 ({error.reason}); save the file as UTF-8"
-                raise DataError(wrong) from None
+                raise DataError(f"{file}: line {number}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
             if "\0" in line:
                 raise DataError(f"{file}: line {number}: binary, not text")
             line = line.removeprefix("\ufeff") if number == 1 else line

@@ -1,18 +1,28 @@
-"""Paths of users: folders of this machine as `pathlib.Path`, buckets (`gs://BUCKET/NAME`) as `etils.epath.Path`."""
+"""Paths of users: folders of this machine, copies of repositories on the Hugging Face Hub, and buckets (`gs://`).
+
+Those of buckets are of `etils.epath`, with the methods of `pathlib.Path`.
+"""
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import unquote
 
-from headjax.core.errors import HeadjaxError, in_line
+from headjax.core.errors import DataError, HeadjaxError, in_line
 
 SCHEME = "gs://"  # beginning of the address of a bucket of Google Cloud Storage
+HUB = "hf://"  # beginning of the address of a repository on the Hugging Face Hub
+
+OF_MODELS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.jinja")
+"""Files of a model that are read: its config, weights, tokenizer and chat templates."""
 
 
 def path_of(path: str | os.PathLike[str]) -> Path:
@@ -36,6 +46,46 @@ def path_of(path: str | os.PathLike[str]) -> Path:
     # Other processes and TensorStore write to a bucket, too: a remembered listing would be wrong.
     fsspec.config.conf.setdefault("gcs", {}).setdefault("use_listings_cache", False)
     return cast(Path, gpath.PosixGPath(text))
+
+
+def source_of(path: str | os.PathLike[str]) -> Path:
+    """Return the path to read: that of `path_of`, or of the downloaded copy of `hf://[datasets/]USER/NAME/FILE`."""
+    text = os.fspath(path)
+    return _downloaded(text) if text.startswith(HUB) else path_of(path).expanduser()
+
+
+@functools.cache
+def _downloaded(address: str) -> Path:
+    """Return the place of files of the Hub in its cache on this machine, to which they are downloaded."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    match = re.fullmatch(rf"{HUB}(datasets/|(?!datasets/))([^/@]+/[^/@]+)(?:@([^/]+))?/*(.*?)/*", address)
+    if match is None:
+        expected = f"{HUB}USER/NAME or {HUB}datasets/USER/NAME/FILE (NAME@REVISION for another revision than main)"
+        raise DataError(f"{address}: not a repository on the Hub; expected {expected}")
+    kind, name, revision, inside = "dataset" if match[1] else "model", match[2], unquote(match[3] or ""), match[4]
+    # The Hub's patterns match across folders: a file, all of a folder, and files of one name for several languages.
+    within = [f"{inside.replace('**/', '*')}{rest}" for rest in ("", "/*", ".*")]
+    patterns = within if inside else list(OF_MODELS) if kind == "model" else None
+    disable_progress_bars()
+    try:
+        endpoint = os.environ.get("HF_ENDPOINT")
+        folder = snapshot_download(
+            name, repo_type=kind, revision=revision or None, allow_patterns=patterns, endpoint=endpoint
+        )
+    except Exception as error:
+        raise DataError(f"{address}: cannot be downloaded ({first_line(error)}); HF_TOKEN holds your token") from None
+    place = Path(folder) / inside
+    paths = (path for pattern in (place, place.parent / f"{glob.escape(place.name)}.*") for path in matches(pattern))
+    if not place.exists() and next(paths, None) is None:
+        raise DataError(f"{address}: no such file in the repository")
+    return place
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of another library's error, cut to 200 characters."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def is_plain(path: Path) -> bool:

@@ -144,8 +144,7 @@ class Tokenizer:
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hash of the vocabulary, 16 hexadecimal digits: equal for equal tokens under equal ids."""
-        pairs = sorted(self.backend.get_vocab().items())
-        return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(sorted(self.backend.get_vocab().items())).encode()).hexdigest()[:16]
 
     def encodings(self, inputs: Iterable[Any], cut: Mapping[str, Any] = {}, **options: Any) -> list[Any]:
         """Return the library's encodings of texts, or of pairs of texts, with the template's special tokens.

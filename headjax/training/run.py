@@ -68,8 +68,7 @@ class Training:
         batches = list(itertools.islice(feed, initialization.num_batches))
         setting = Setting(batches, jax.random.fold_in(key, 0), mesh, self.config.compute)
         params, measured = initialization.measure(model, params, setting)
-        entry = history_entry("initialize", **to_data(initialization), **measured)
-        return trainer.first_state(params), (entry,)
+        return trainer.first_state(params), (history_entry("initialize", **to_data(initialization), **measured),)
 
     def evaluate(self, params: Params, progress: Update) -> Evaluation:
         """Return the evaluation on the validation split: by the data's own measure, else loss and perplexity."""
@@ -127,8 +126,7 @@ class Feed:
 
 def validation_batches(data: TaskData, batch_size: int) -> Iterable[Batch]:
     """Return the validation split in batches, padded as little as the training split is."""
-    buckets = getattr(data.train, "bounds", ())
-    return evaluation_batches(data.validation, batch_size, buckets)
+    return evaluation_batches(data.validation, batch_size, getattr(data.train, "bounds", ()))
 
 
 def prepare(

@@ -10,7 +10,7 @@ import headjax
 from headjax.data.files import find_files
 from headjax.hub.either import read_model
 from headjax.hub.importing import DEMO
-from headjax.storage.hub import source_of
+from headjax.storage.paths import source_of
 
 FILES = {
     "README.md": b"A data set of films.\n",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headjax.data import metrics
+from headjax.evaluation import measures as metrics
 
 PREDICTED = [1, 1, 0, 1, 0, 0, 1, 0]
 GOLD = [1, 0, 0, 1, 1, 0, 1, 0]  # TP 3, FP 1, FN 1, TN 3

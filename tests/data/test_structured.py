@@ -6,8 +6,8 @@ import pytest
 from pyarrow import parquet
 
 import headjax
-from headjax.data.metrics import ndcg, reciprocal_rank
 from headjax.data.source import recognise, table_columns
+from headjax.evaluation.measures import ndcg, reciprocal_rank
 from headjax.evaluation.structured import Ranking, SeveralLabels, entities
 from tests import tiny
 from tests.data.making import labels

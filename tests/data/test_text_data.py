@@ -33,7 +33,7 @@ def test_text_becomes_blocks_and_counts(file):
         counts = data.info[name]
         assert len(source) == counts["tokens"] // 64
         assert source[len(source) - 1]["input_ids"].shape == (64,)
-        text = data.tokenizer.decode(source.tokens[source.tokens != end])
+        text = data.tokenizer.decode(source.items[source.items != end])
         assert 0 <= counts["bytes"] - len(text.encode()) < 64 * 16
         assert counts["bytes_per_token"] == counts["bytes"] / counts["tokens"]
         assert counts["documents"] - 1 <= int((source.tokens == end).sum()) <= counts["documents"]
