@@ -28,7 +28,7 @@ from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.nn import Kind, MultiHeadAttention
 from headjax.nn.state import Compute
-from headjax.training.optimizer import AdamW, LinearDecay
+from headjax.training.config import AdamW, LinearDecay
 from headjax.training.step import Trainer
 
 NEW = 16

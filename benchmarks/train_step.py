@@ -20,7 +20,7 @@ from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel, TaskOutput
 from headjax.nn.state import Compute
 from headjax.report.tables import Column, Table
-from headjax.training.optimizer import AdamW, ConstantRate
+from headjax.training.config import AdamW, ConstantRate
 from headjax.training.step import Trainer
 
 BATCH, LENGTH, REPEATS = 8, 128, 5

@@ -84,15 +84,15 @@ from headjax.tokenizers.files import read_tokenizer as read_tokenizer
 from headjax.tokenizers.tokenizer import Tokenizer as Tokenizer
 from headjax.tokenizers.vocabularies import byte_tokenizer as byte_tokenizer
 from headjax.tokenizers.vocabularies import train_bpe as train_bpe
+from headjax.training.config import AdamW as AdamW
+from headjax.training.config import ConstantRate as ConstantRate
+from headjax.training.config import LinearDecay as LinearDecay
 from headjax.training.config import TrainConfig as TrainConfig
 from headjax.training.config import train_config as train_config
 from headjax.training.config_file import load_config as load_config
 from headjax.training.distillation import Distillation as Distillation
 from headjax.training.distillation import distill as distill
 from headjax.training.loop import train as train
-from headjax.training.optimizer import AdamW as AdamW
-from headjax.training.optimizer import ConstantRate as ConstantRate
-from headjax.training.optimizer import LinearDecay as LinearDecay
 from headjax.version import __version__ as __version__
 
 _LAZY: dict[str, str]

@@ -163,8 +163,7 @@ def workdir_of(out: str) -> Path:
 
 def run_config(options: Options, start: Path, inferred: InferredTask, examples: int) -> TrainConfig:
     """Return the training run that the options describe."""
-    from headjax.training.config import TrainConfig
-    from headjax.training.optimizer import AdamW, LinearDecay
+    from headjax.training.config import AdamW, LinearDecay, TrainConfig
 
     steps = options.steps or max(1, round(options.epochs * examples / options.batch_size))
     many = f"{shown(options.epochs)} times {examples} examples are 2**31 steps of {options.batch_size} or more"

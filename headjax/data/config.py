@@ -121,12 +121,11 @@ class DataConfig(Checked):
         """Read and encode the data, with the model's tokenizer or one of its own; nothing is written to disk."""
         with self._hint():
             data = self._rehearsed(tokenizer) if self.rehearsal else self._load(tokenizer)
-        train = data.train
-        if len(train) and self.buckets:
-            if not isinstance(train, Padded):
-                raise DataError("config.data.buckets: the examples of this task are all of one length")
-            train = dataclasses.replace(train, bounds=self.buckets)
-        return data._replace(train=train)
+        if not self.buckets or not len(data.train):
+            return data
+        if not isinstance(data.train, Padded):
+            raise DataError("config.data.buckets: the examples of this task are all of one length")
+        return data._replace(train=dataclasses.replace(data.train, bounds=self.buckets))
 
     @contextlib.contextmanager
     def _hint(self) -> Iterator[None]:

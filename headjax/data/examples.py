@@ -1,7 +1,4 @@
-"""Examples by index: texts as token ids, and dicts of arrays that training and evaluation read, padded when read.
-
-`TaskData` is a loaded task: its examples and how they are measured.
-"""
+"""Examples by index: dicts of arrays that training and evaluation read, padded when read; texts as token ids."""
 
 from __future__ import annotations
 

@@ -276,10 +276,7 @@ CONLL = (".conll", ".bio", ".iob", ".iob2")  # suffixes of files in CoNLL's form
 
 
 def tagged_words(file: Path) -> Iterator[Row]:
-    """Yield the sentences of a file in CoNLL's format: a word a line, its tag last, a blank line after each sentence.
-
-    Lines that begin with `-DOCSTART-` or `#` are left out.
-    """
+    """Yield the sentences of a file in CoNLL's format: a word a line, its tag last, and a blank line between them."""
     words: list[str] = []
     tags: list[str] = []
     start = 0
@@ -307,10 +304,7 @@ NOT_READ = frozenset({"test", "tests", "idlelib", "site-packages", "dist-package
 
 
 def library_sources() -> list[Row]:
-    """Return the Python files of the standard library by their paths, but those of `NOT_READ`.
-
-    Files that are generated for one machine (`_sysconfigdata`), and those that are not UTF-8, are left out, too.
-    """
+    """Return the standard library's Python files, but those of `NOT_READ`, of one machine alone, and not in UTF-8."""
     documents = []
     for file in sorted(LIBRARY.rglob("*.py")):
         relative = file.relative_to(LIBRARY)

@@ -21,12 +21,9 @@ TESTED: Mapping[Split, str] = {"train": "train", "validation": "test"}
 
 # Text.
 
-WIKIPEDIA = TfdsSource(
-    "wikipedia/20230601.en:1.0.0", {"train": "train[:-5000]", "validation": "train[-5000:]"}, {"text": "text"}
-)
-BOOKS = TfdsSource("pg19:0.1.1", BOTH, {"text": "book_text"})
-"""BooksCorpus is no longer distributed; TFDS's books are PG-19, from before 1919."""
-
+DIVIDED: Mapping[Split, str] = {"train": "train[:-5000]", "validation": "train[-5000:]"}
+WIKIPEDIA = TfdsSource("wikipedia/20230601.en:1.0.0", DIVIDED, {"text": "text"})
+BOOKS = TfdsSource("pg19:0.1.1", BOTH, {"text": "book_text"})  # from before 1919: BooksCorpus is no longer distributed
 C4 = TfdsSource("c4/en:3.1.0", {"train": "train", "validation": "validation[:5000]"}, {"text": "text"})
 LM1B = TfdsSource("lm1b:1.1.0", TESTED, {"text": "text"})
 
@@ -133,23 +130,16 @@ def of_languages(spec: TaskSpec, source: str, target: str) -> TaskSpec:
 
 
 def _translation(
-    name: str,
-    tfds: str = "",
-    splits: Mapping[Split, str] = BOTH,
-    vocab_size: int = 32_768,
-    languages: str = "",
-    recipe: Recipe | None = None,
+    name: str, tfds: str = "", splits: Mapping[Split, str] = BOTH, languages: str = "", **more: Any
 ) -> TaskSpec:
     """Return a task of two languages (`..._ende`). TFDS names the features by language, or `src` and `dst`."""
     languages = languages or name[-4:]
     source, target = languages[:2], languages[2:]
     features = ("src", "dst") if tfds.startswith("mtnt") else (source, target)
-    spec = TaskSpec(
-        name, forms.TranslationForm(length=256), vocabulary="bpe", vocab_size=vocab_size, folders=(f"mt/{name}", name),
-        sources=(TfdsSource(tfds, splits, {"source": features[0], "target": features[1]}),) if tfds else (),
-        recipes=() if recipe is None else (recipe,),
-    )  # fmt: skip
-    return of_languages(spec, source, target)
+    usual: dict[str, Any] = {"vocabulary": "bpe", "vocab_size": 32_768, "folders": (f"mt/{name}", name)}
+    if tfds:
+        usual["sources"] = (TfdsSource(tfds, splits, {"source": features[0], "target": features[1]}),)
+    return of_languages(TaskSpec(name, forms.TranslationForm(length=256), **(usual | more)), source, target)
 
 
 WMT14_DE, WMT14_FR = "wmt14_translate/de-en:1.0.0", "wmt14_translate/fr-en:1.0.0"
@@ -163,9 +153,9 @@ TRANSLATIONS = (
         arguments=_by_languages,
         files="translation:PATH:SOURCE-TARGET, line-aligned files or a table of both columns", held_out=OWN_HELD_OUT,
     ),
-    _translation("wmt14_ende", WMT14_DE, recipe=Recipe("Liu 2021", 128, (1e-3,), warmup_steps=8000, steps=400_000)),
+    _translation("wmt14_ende", WMT14_DE, recipes=(Recipe("Liu 2021", 128, (1e-3,), warmup_steps=8000, steps=400_000),)),
     _translation("wmt14_enfr", WMT14_FR, vocab_size=44_512),
-    _translation("wmt16_ende", WMT16_DE, recipe=Recipe("Cordonnier 2020", 112, (7e-4,), warmup_steps=4000)),
+    _translation("wmt16_ende", WMT16_DE, recipes=(Recipe("Cordonnier 2020", 112, (7e-4,), warmup_steps=4000),)),
     _translation("newstest2013_ende", WMT14_DE, {"validation": "validation"}),
     _translation("newstest2014_ende", WMT14_DE, {"validation": "test"}),
     _translation("newstest2013_enfr", WMT14_FR, {"validation": "validation"}),
@@ -173,7 +163,8 @@ TRANSLATIONS = (
     _translation("mtnt_enfr", "mtnt/en-fr:1.0.0", TESTED),
     _translation("mtnt_fren", "mtnt/fr-en:1.0.0", TESTED),
     _translation(
-        "iwslt14_deen", vocab_size=10_000, recipe=Recipe("Michel 2019", 16, (5e-4,), warmup_steps=4000, steps=50_000)
+        "iwslt14_deen", vocab_size=10_000,
+        recipes=(Recipe("Michel 2019", 16, (5e-4,), warmup_steps=4000, steps=50_000),),
     ),
     _translation("multi30k", vocab_size=6_000, languages="ende"),
 )  # fmt: skip

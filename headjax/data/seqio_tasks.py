@@ -37,17 +37,10 @@ def register(vocabulary: seqio.Vocabulary | None = None) -> None:
     for spec in (spec for spec in TASKS.values() if spec.sources and spec.form.reads_text):
         for source, name in zip(spec.sources, (spec.name, *(f"{spec.name}_{i}" for i in range(2, 9))), strict=False):
             seqio.TaskRegistry.remove(f"headjax_{name}")
-            seqio.TaskRegistry.add(
-                f"headjax_{name}",
-                source=_data_set(source),
-                preprocessors=[
-                    functools.partial(_take, fields=source.fields),
-                    functools.partial(_as_text, spec=spec),
-                    seqio.preprocessors.tokenize,
-                    seqio.preprocessors.append_eos,
-                ],
-                output_features={"inputs": feature, "targets": feature},
-            )
+            take, write = functools.partial(_take, fields=source.fields), functools.partial(_as_text, spec=spec)
+            steps = [take, write, seqio.preprocessors.tokenize, seqio.preprocessors.append_eos]
+            features = {"inputs": feature, "targets": feature}
+            seqio.TaskRegistry.add(f"headjax_{name}", _data_set(source), features, steps)
 
 
 def _as_text(dataset: tf.data.Dataset, spec: TaskSpec) -> tf.data.Dataset:

@@ -67,19 +67,9 @@ class Source:
         one_file = not self.prepared and self.path and source_of(self.path).is_file()
         return self.text if (self.spec.own and not self.prepared) or one_file else self.spec.name
 
-    @property
-    def note(self) -> str:
-        """The form that a path alone was read as; empty where a name says it."""
-        return self.spec.name if self.text == self.path and not self.prepared else ""
-
 
 def resolve(
-    text: str,
-    model: Model | None = None,
-    *,
-    columns: Mapping[str, str] | None = None,
-    whole: bool = False,
-    labels: bool = True,
+    text: str, model: Model | None = None, *, columns: Mapping[str, str] = {}, whole: bool = False, labels: bool = True
 ) -> Source:
     """Return what data a name or a path is; a `DataError` if there is no such task or path.
 
@@ -116,12 +106,10 @@ def resolve(
     alone = bool(path) and not source_of(path).is_dir() and not isinstance(spec.form, ImageForm)
     divisible = spec.documents and bool(spec.own or spec.layouts)
     whole = (alone and not spec.documents) or (whole and divisible)
-    return Source(text, task, spec, path, columns or {}, whole)
+    return Source(text, task, spec, path, columns, whole)
 
 
-def resolve_training(
-    text: str, model: Model, *, task: str | None = None, columns: Mapping[str, str] | None = None
-) -> Source:
+def resolve_training(text: str, model: Model, *, task: str | None = None, columns: Mapping[str, str] = {}) -> Source:
     """Return what files to fine-tune a model on are, see `resolve`; the model decides which tasks are possible.
 
     Without a `task` the columns and the model decide. Of translations, `text` is the source and `label` the target.
@@ -129,7 +117,6 @@ def resolve_training(
     possible = trained_tasks(model)
     if task is not None and task not in possible:
         raise HeadjaxError(f"--task: this model can be fine-tuned for {', '.join(possible)}, not for {task}")
-    columns = columns or {}
     if text.partition(":")[0] in TASKS or is_prepared(text):
         return resolve(text)
     languages = ""
@@ -144,8 +131,8 @@ def resolve_training(
             raise ColumnsError(f"{text}: {needs}; --task classification for classes", names_of_columns(text))
     else:
         name = task or ("classification" if columns else recognise(text))
-        if task is None and (name in LABELLED or (name == "text" and is_table(first_file(text)))):
-            columns = columns or table_columns(first_file(text))
+        if (name in LABELLED and task is None) or (name == "text" and is_table(first_file(text))):
+            columns = {} if name == "text" else columns or table_columns(first_file(text))  # of text, none is an error
             name = labelled_form(first_file(text), columns, model, fresh=True)
         if name == "text":
             formats = "a table (.tsv, .csv, .json, .jsonl, .parquet), a file in CoNLL's format or SQuAD's JSON"
@@ -166,9 +153,8 @@ def _languages(path: str, columns: Mapping[str, str]) -> Sequence[str]:
 
 def trained_tasks(model: Model) -> tuple[str, ...]:
     """Return the tasks that a model can be fine-tuned for on one's own files."""
-    possible = TRAINED.get(kind_of(model.config), ())
-    classifies = getattr(model.config, "task", None) is not None
-    possible = tuple(name for name in possible if name != "text" or not classifies)
+    continues = getattr(model.config, "task", None) is None
+    possible = tuple(name for name in TRAINED.get(kind_of(model.config), ()) if name != "text" or continues)
     if not possible:
         raise HeadjaxError("MODEL: encoders, decoders, encoder-decoders and vision models are fine-tuned on files")
     return possible
@@ -240,13 +226,12 @@ def classes_of(model: Model | None) -> tuple[str, ...]:
 
 def embeds(config: ModelConfig) -> bool:
     """Return whether a model of texts makes sentence vectors, or has nothing else to do."""
-    outputs = ("no_task", "sentence_similarity")
-    return kind_of(config) in ("encoder", "decoder") and kind_of(getattr(config, "task")) in outputs  # noqa: B009
+    output = getattr(config, "task", None)
+    vectors = output is not None and kind_of(output) in ("no_task", "sentence_similarity")
+    return kind_of(config) in ("encoder", "decoder") and vectors
 
 
-def labelled_form(
-    file: str | Path, columns: Mapping[str, str], model: Model | None = None, *, fresh: bool = False
-) -> str:
+def labelled_form(file: Path, columns: Mapping[str, str], model: Model | None = None, *, fresh: bool = False) -> str:
     """Return the form of a table of labelled texts or pairs, by its labels and the model's output.
 
     * Lists of labels, or any for a model of several labels, are `multi_label`.

@@ -17,8 +17,9 @@ from headjax.data.forms import Form, TranslationForm
 from headjax.data.rows import Row, Rows, RowSource, Split, hold_out, hold_out_text
 from headjax.data.tables import SUFFIXES, find_column, header, is_table, table_rows
 
-HELD_OUT, OWN_HELD_OUT = 0.05, 0.1
-"""Approximate share of the rows held out if no file is for validation: of known tasks and texts, of one's own rows."""
+# Approximate share of the rows held out if no file is for validation: of known tasks and texts, of one's own rows, and
+# of GLUE's own files.
+HELD_OUT, OWN_HELD_OUT, LAYOUT_HELD_OUT = 0.05, 0.1, 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,11 +93,8 @@ class TaskSpec:
         return path
 
 
-VALIDATION = {"validation", "valid", "val", "dev"}
-"""Words in file names that assign a file to the validation split, as `train` does to the other."""
-
-LAYOUT_HELD_OUT = 0.2
-"""Approximate share of the rows of GLUE's own files that is held out where no file is for validation."""
+SPLIT_WORDS = {"validation": {"validation", "valid", "val", "dev"}, "train": {"train"}, "test": {"test"}}
+"""Words in the names of files and folders that assign a file to a split."""
 
 
 class Files(NamedTuple):
@@ -146,7 +144,8 @@ def task_rows(
     read_train, fraction = functools.partial(read, files.train), fraction or spec.held_out
     if spec.documents and not is_table(files.train[0]):
         return hold_out_text(read_train, fraction)
-    return hold_out(read_train, spec.form.divided_by, fraction, str(files.train[0]))
+    field = spec.form.divided_by or next(iter(spec.form.fields))
+    return hold_out(read_train, field, fraction, str(files.train[0]))
 
 
 def _shared(files: Sequence[Path], share: Share, read: Callable[[Path], Iterable[Row]]) -> Iterator[Row]:
@@ -193,10 +192,8 @@ def split_files(paths: Sequence[Path], suffixes: tuple[str, ...]) -> Files:
             if file != path and path.is_dir():
                 folders = [*file.relative_to(path).parts[:-1], *([path.name] if len(paths) > 1 else [])]
             words = {*re.split(r"[^a-z0-9]+", file.name.lower()), *(name.lower() for name in folders)}
-            split = (
-                "validation" if words & VALIDATION else next((word for word in ("train", "test") if word in words), "")
-            )
-            named["other" if not split or (len(paths) == 1 and file == path) else split].append(file)
+            split = next((split for split, known in SPLIT_WORDS.items() if words & known), "other")
+            named["other" if len(paths) == 1 and file == path else split].append(file)
     train = named["train"] or named["other"] or ([] if named["validation"] else named["test"])
     return Files(train, named["validation"])
 

@@ -169,10 +169,8 @@ def load_prepared(
             raise DataError(f"{folder}: prepared with {field} {stored}, config.data asks for {value}")
     stored_tokenizer = Tokenizer.load(folder / TOKENIZER) if settings.tokenizer else None
     for other in (settings.tokenizer, tokenizer.fingerprint if tokenizer else settings.tokenizer):
-        if stored_tokenizer is not None and stored_tokenizer.fingerprint != other:
-            raise DataError(
-                f"{folder}: the vocabulary is {stored_tokenizer.fingerprint}, not {other}; prepare it with --tokenizer"
-            )
+        if stored_tokenizer is not None and (stored := stored_tokenizer.fingerprint) != other:
+            raise DataError(f"{folder}: the vocabulary is {stored}, not {other}; prepare it with --tokenizer")
     data = data_hash(form, stored_tokenizer, settings.seed, [[shard.name, shard.rows] for shard in prepared.shards])
     info = {"text": str(folder), "task": settings.task, "data": data}
     metrics = TASKS[settings.task].metrics if settings.task in TASKS else ()
@@ -180,8 +178,8 @@ def load_prepared(
         form = form.preprocessed(preprocessing, stored=True)
     train, validation = (prepared.stored(split) for split in SPLITS)
     validation = validation._replace(records=[*each(validation.records)])
-    threads = READ_AHEAD if is_bucket(folder) else 0
-    return task_data(form, stored_tokenizer, {"train": train, "validation": validation}, info, metrics, threads)
+    data_of_task = task_data(form, stored_tokenizer, {"train": train, "validation": validation}, info, metrics)
+    return data_of_task._replace(threads=READ_AHEAD if is_bucket(folder) else 0)
 
 
 def write_shard(folder: Path, shard: Shard, records: Records) -> None:

@@ -29,11 +29,8 @@ SEEN = 64  # rows of a table that are looked at to tell whether its first row is
 CELL = 2**31 - 1  # most characters of a cell of a CSV file
 _DOUBLED = '""'
 
-Columns = Mapping[str, str]
-"""For each field of the rows its column: a name in the header, a key, or a number from 0 for a file without header."""
-
+# A table as it is read: the names of its columns, and its rows, each with its number from 1 and its cells.
 Table = tuple[tuple[str, ...], Iterator[tuple[int, Mapping[str, Any]]]]
-"""A table as it is read: the names of its columns, and its rows, each with its number from 1 and its cells."""
 
 
 def is_table(path: str | Path) -> bool:
@@ -41,9 +38,10 @@ def is_table(path: str | Path) -> bool:
     return suffix_of(Path(path)) in set(SUFFIXES) - {".txt"}
 
 
-def table_rows(path: str | Path, columns: Columns, *, lists: Collection[str] = ()) -> Iterator[Row]:
+def table_rows(path: str | Path, columns: Mapping[str, str], *, lists: Collection[str] = ()) -> Iterator[Row]:
     """Yield the rows of a table. Values are text, of the fields `lists` tuples of texts.
 
+    The column of a field is a name in the header, a key, or a number from 0 for a file without header.
     The suffix tells the format; formats of text are UTF-8 and may be packed (`.gz`):
 
         .csv         cells between commas, or between semicolons or tabs if the first line has no comma; may be quoted
@@ -86,10 +84,7 @@ def header(path: str | Path) -> tuple[str, ...]:
 
 
 def find_column(names: Iterable[str], header: Collection[str]) -> str:
-    """Return the column of a table that has one of some names, the first that is there; empty if none is.
-
-    Neither case nor blanks around a name count.
-    """
+    """Return the first column of a table with one of some names, case and blanks aside; empty if there is none."""
     columns = {name.strip().casefold(): name for name in reversed([*header])} | {name: name for name in header}
     return next((columns[key] for name in names for key in (name, name.casefold()) if key in columns), "")
 
@@ -125,22 +120,18 @@ def has_lists(path: str | Path, column: str) -> bool:
         return isinstance(cells.get(column), list)
 
 
-@contextlib.contextmanager
-def _opened(file: Path, columns: list[str] | None = None) -> Iterator[Table]:
+def _opened(file: Path, columns: list[str] | None = None) -> contextlib.AbstractContextManager[Table]:
     """Open a table; of Parquet only the wanted columns are read."""
     suffix = suffix_of(file)
     if suffix not in SUFFIXES:
         raise DataError(f"{file}: a table's name ends in one of {', '.join(SUFFIXES)}, also with .gz")
     if suffix in ARROW:
-        with _arrow_table(file, columns) as table:
-            yield table
-        return
+        return _arrow_table(file, columns)
     rows: Iterator[tuple[int, Any]] = _cells(file) if suffix in DELIMITED else _objects(file)
     if (first := next(rows, None)) is None:
         raise DataError(f"{file}: no rows")
     if suffix not in DELIMITED:
-        yield tuple(first[1]), itertools.chain([first], rows)
-        return
+        return contextlib.nullcontext((tuple(first[1]), itertools.chain([first], rows)))
     numbered = bool(columns) and all(column.isdecimal() for column in columns or ())
     names = tuple(map(str, range(len(first[1])))) if numbered else tuple(first[1])
 
@@ -149,14 +140,15 @@ def _opened(file: Path, columns: list[str] | None = None) -> Iterator[Table]:
             raise DataError(f"{file}: row {number}: {len(cells)} cells where others have {len(names)}")
         return number, dict(zip(names, cells, strict=True))
 
-    yield names, itertools.starmap(by_name, itertools.chain([first] if numbered else [], rows))
+    body = itertools.chain([first], rows) if numbered else rows
+    return contextlib.nullcontext((names, itertools.starmap(by_name, body)))
 
 
 def _cells(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of every row that is not blank, with its number."""
     number = 0
     if suffix_of(file) == ".csv":
-        first = re.sub('"[^"]*"', "", next(line for line in read_lines(file) if line.strip("\n")))
+        first = re.sub('"[^"]*"', "", next(line for line in read_lines(file) if line.strip()))
         rows = _quoted_rows(file, next((delimiter for delimiter in ",;\t" if delimiter in first), ","))
     else:
         with reading(file):

@@ -322,10 +322,7 @@ def spearman(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 
 def reciprocal_rank(relevance: ArrayLike, cut: int) -> float:
-    """Return 1 / rank of the first relevant item, counted from 1; 0 if none of the first `cut` items is relevant.
-
-    `relevance` `[items]` is in the order of the ranking, above 0 for relevant items.
-    """
+    """Return 1 / rank of the first item whose `relevance` `[items]` is above 0; 0 if none of the first `cut` is."""
     places = np.flatnonzero(np.asarray(relevance)[:cut] > 0)
     return 1.0 / (int(places[0]) + 1) if places.size else 0.0
 

@@ -172,10 +172,9 @@ def t_test(baseline: np.ndarray, changed: np.ndarray) -> Comparison:
     from scipy import stats
 
     change = _paired(baseline, changed)
-    if not np.ptp(change):
-        # No variance: the statistic is 0/0 or infinite.
-        p_value = 1.0 if change[0] == 0.0 else 0.0
-        return Comparison(float(change[0]), p_value, float(change[0]), float(change[0]))
+    if not np.ptp(change):  # no variance: the statistic is 0/0 or infinite
+        level = float(change[0])
+        return Comparison(level, float(level == 0.0), level, level)
     result = stats.ttest_rel(np.asarray(changed, np.float64), np.asarray(baseline, np.float64))
     interval = result.confidence_interval(0.95)
     return Comparison(float(change.mean()), float(result.pvalue), float(interval.low), float(interval.high))

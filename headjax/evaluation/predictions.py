@@ -46,22 +46,18 @@ SHOWN_ROWS = 10  # greatest number of examples without text that a warning lists
 
 
 class Inputs(NamedTuple):
-    """Texts to predict for, and further columns of their table by row; in `retrieval`, queries and documents.
-
-    `column` is the texts' column of a table.
-    """
+    """Texts to predict for, and further columns of their table by row."""
 
     texts: Sequence[str]
     second: Sequence[str] = ()
     given: Sequence[str] = ()
     others: Sequence[Mapping[str, str]] = ()
-    retrieval: bool = False
-    column: str = ""
+    retrieval: bool = False  # texts are queries, second ones documents
+    column: str = ""  # that of the texts in a table
 
     def first(self, limit: int) -> Inputs:
-        end = limit or None
-        texts, second, given, others = self.texts[:end], self.second[:end], self.given[:end], self.others[:end]
-        return self._replace(texts=texts, second=second, given=given, others=others)
+        columns: Any = {name: getattr(self, name)[: limit or None] for name in ("texts", "second", "given", "others")}
+        return self._replace(**columns)
 
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
@@ -73,10 +69,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 
 def read_inputs(spec: str, columns: Mapping[str, str] | None = None) -> Inputs | None:
-    """Return the texts of a task or file, whose labels may be missing; None for a task whose examples are images.
-
-    `columns` are those of a table by field (`text`, `second`, `label`); None goes by their usual names.
-    """
+    """Return texts to predict for, of a table those of the `columns` by field; labels may miss. None for images."""
     source = resolve(spec, labels=False)
     form, path = source.form, source.path
     if isinstance(form, ImageForm):
@@ -210,13 +203,11 @@ def _batches(
         yield {name: array for name, array in batch.items() if name != "labels"}
 
 
-def _headed(
-    model: Model, inputs: Inputs, max_length: int, batch_size: int, progress: Update | None
-) -> list[Prediction]:
+def _headed(model: Model, inputs: Inputs, length: int, batch_size: int, progress: Update | None) -> list[Prediction]:
     output, names, tokenizer = getattr(model.config, "task", None), classes_of(model), tokenizer_of(model)
     predictions: list[Prediction] = []
-    columns = encode_sequences(tokenizer, inputs.texts, inputs.second or None, max_length=max_length)
-    for number, batch in enumerate(_batches(model, columns, max_length, batch_size), start=1):
+    columns = encode_sequences(tokenizer, inputs.texts, inputs.second or None, max_length=length)
+    for number, batch in enumerate(_batches(model, columns, length, batch_size), start=1):
         logits = model(batch).require_logits().astype(jnp.float32)
         if isinstance(output, Regression):
             predictions += [{"number": row[0] if len(row) == 1 else row} for row in np.asarray(logits).tolist()]

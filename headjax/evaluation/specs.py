@@ -79,14 +79,14 @@ def load_task(
     """
     if split not in (*SPLITS, "all"):
         raise HeadjaxError(f"split: expected {', '.join(SPLITS)} or all, got {split!r}")
-    source = resolve(spec, model, columns=columns, whole=split == "all")
+    source = resolve(spec, model, columns=columns or {}, whole=split == "all")
     reads_text = not source.prepared and source.form.reads_text
     data = fitted(source, model, length).load(tokenizer_of(model) if reads_text else model.tokenizer)
     measure = measure_of(data)
     if measure is None:
         raise HeadjaxError(f"{spec}: nothing is measured on this data")
-    if source.note:
-        data = data._replace(info={**data.info, "form": source.note})
+    if source.text == source.path and not source.prepared:  # a path alone, of which no name says how it was read
+        data = data._replace(info={**data.info, "form": source.spec.name})
     task = Task(source.name, data, measure, part=data.info.get("protocol", {}).get("split", ""))
     task.fit(model)
     if split == "train":
@@ -99,7 +99,7 @@ def load_task(
 TEXT = ("text", "python")  # tasks of plain text that a model which embeds sentences is calibrated on
 
 
-def load_calibration(spec: str, model: Model, length: int = 0, *, columns: Mapping[str, str] | None = None) -> Task:
+def load_calibration(spec: str, model: Model, length: int = 0, *, columns: Mapping[str, str] = {}) -> Task:
     """Return examples to calibrate a model on: a task, and for a model that embeds sentences also single texts.
 
     Those are plain text, a paragraph or a line each (`headjax.data.rows.single_texts`), and the texts of a table
@@ -122,13 +122,13 @@ def load_calibration(spec: str, model: Model, length: int = 0, *, columns: Mappi
     return Task(source.name, TaskData(tokenizer, (), rows, info), Similarities())
 
 
-def _source_of_texts(spec: str, model: Model, columns: Mapping[str, str] | None) -> Source | None:
+def _source_of_texts(spec: str, model: Model, columns: Mapping[str, str]) -> Source | None:
     """Return data whose texts a model that embeds sentences is calibrated on, without labels; None for other data."""
     name, _, place = spec.partition(":")
     if not embeds(model.config) or (name in (*TASKS, "heldout") and name not in TEXT):
         return None
     plain = not place and source_of(spec).exists() and not is_table(first_file(spec))
-    source = resolve(spec, model, columns=None if plain else columns)
+    source = resolve(spec, model, columns={} if plain else columns)
     known = source.spec.name in (*TEXT, *LABELLED) and source.spec.name != "similarity"
     return source if known and not source.prepared else None
 
@@ -262,10 +262,7 @@ def selection_of(task: Task) -> Task:
 
 
 def joined(tasks: Sequence[Task], count: int = 0, seed: int = SEED) -> Task:
-    """Return the examples of several tasks as one: `count`, of each task an equal share; 0 is all of all.
-
-    What a task has too few of, others with more make up for.
-    """
+    """Return the examples of several tasks as one: `count` (0 is all), of each an equal share as far as it has them."""
     if len(tasks) == 1:
         return tasks[0]
     sizes, rng = [task.count() for task in tasks], np.random.default_rng(seed)
@@ -317,10 +314,8 @@ def _halves(task: Task) -> Parts:
     for index in range(len(source)):
         groups.setdefault(_group(task, source[index]), []).append(index)
     if len(groups) < 2:
-        raise DataError(
-            f"{task.name}: its examples are all equal, or about one paragraph, and cannot be divided; name others to "
-            "choose heads on (--calibration)"
-        )
+        why = "its examples are all equal, or about one paragraph, and cannot be divided"
+        raise DataError(f"{task.name}: {why}; name others to choose heads on (--calibration)")
     chosen: list[int] = []
     for key in sorted(groups)[:-1]:
         if 2 * len(chosen) >= len(source):
@@ -333,10 +328,7 @@ def _halves(task: Task) -> Parts:
 
 
 def _group(task: Task, example: Mapping[str, np.ndarray]) -> bytes:
-    """Return a hash that is the same for examples which must stay together.
-
-    It is that of the inputs without padding, of a pair of texts of the first one alone.
-    """
+    """Return a hash of what keeps examples together: their inputs without padding, of a pair the first text's."""
     together, arrays = task.measure.together(example), {name: np.asarray(array) for name, array in example.items()}
     if together is not None:
         parts = {"together": together.encode()}

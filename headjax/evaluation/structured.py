@@ -181,10 +181,7 @@ class Spans(Measure):
 
 
 def best_span(output: Output, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return score, first and last token `[batch]` of the span with the largest start + end logit.
-
-    Spans lie in the paragraph (`context_mask`) and have at most `LONGEST_ANSWER` tokens.
-    """
+    """Return the largest start + end logit of an answer in the paragraph, its first and last token, `[batch]`."""
     logits = output.require_logits().astype(jnp.float32)
     inside = batch_array(batch, "context_mask").astype(bool)
     length = inside.shape[1]

@@ -62,8 +62,7 @@ class Task:
         name: name or file of the task.
         data: its examples.
         measure: its metrics, computed from a model's outputs.
-        part: name of the examples that `batches` gives if they are not the task's own validation examples
-            (`headjax.evaluation.specs`).
+        part: name of the examples that `batches` gives if they are not the task's own validation examples.
     """
 
     name: str
@@ -240,10 +239,7 @@ def measure_batch(
     *,
     mesh: Mesh | None = None,
 ) -> tuple[Loss, dict[str, jax.Array]]:
-    """Return one batch's losses and a measure's outcomes, jitted once for equal parts of models and shapes.
-
-    The output is computed unless it is given.
-    """
+    """Return one batch's losses and a measure's outcomes, jitted once for equal shapes; the output may be given."""
     # Attention kernels that XLA cannot partition spread themselves over the mesh they find here.
     with contextlib.nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         output = model.forward(batch, ForwardOptions(compute=compute)) if output is None else output

@@ -23,15 +23,12 @@ def write_params(params: Params, path: Path, name: str | None = None) -> None:
     import orbax.checkpoint as ocp
 
     # Arrays written one after another need little memory besides themselves. Trained weights hardly compress.
-    largest = max((array.nbytes for array in jax.tree.leaves(params)), default=0)
+    gigabytes = max(0.1, 1.1e-9 * max((array.nbytes for array in jax.tree.leaves(params)), default=0))
     arrays = jax.device_get(params) if jax.process_count() > 1 else params
     alone = _this_process_alone()
     args: Any = ocp.args.PyTreeSave(arrays)
     handler: Any = ocp.PyTreeCheckpointHandler(
-        use_compression=False,
-        use_ocdbt=is_plain(path),
-        save_concurrent_gb=max(0.1, 1.1e-9 * largest),
-        multiprocessing_options=alone,
+        use_compression=False, use_ocdbt=is_plain(path), save_concurrent_gb=gigabytes, multiprocessing_options=alone
     )
     if name is not None:
         handler, args = ocp.CompositeCheckpointHandler(**{name: handler}), ocp.args.Composite(**{name: args})

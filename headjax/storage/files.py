@@ -240,9 +240,8 @@ def check_characters(text: str, place: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"{place}: character {error.start} is half of a pair (U+{ord(text[error.start]):04X})"
-        ) from None
+        half = f"half of a pair (U+{ord(text[error.start]):04X})"
+        raise DataError(f"{place}: character {error.start} is {half}") from None
     return text
 
 

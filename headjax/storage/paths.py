@@ -1,7 +1,4 @@
-"""Paths of users: folders of this machine, copies of repositories on the Hugging Face Hub, and buckets (`gs://`).
-
-Those of buckets are of `etils.epath`, with the methods of `pathlib.Path`.
-"""
+"""Paths of users: folders of this machine, copies of repositories of the Hugging Face Hub, buckets (`etils.epath`)."""
 
 from __future__ import annotations
 

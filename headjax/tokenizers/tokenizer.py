@@ -147,10 +147,7 @@ class Tokenizer:
         return hashlib.sha256(json.dumps(sorted(self.backend.get_vocab().items())).encode()).hexdigest()[:16]
 
     def encodings(self, inputs: Iterable[Any], cut: Mapping[str, Any] = {}, **options: Any) -> list[Any]:
-        """Return the library's encodings of texts, or of pairs of texts, with the template's special tokens.
-
-        `cut` holds the arguments of `tokenizers.Tokenizer.enable_truncation`; without them nothing is cut.
-        """
+        """Return encodings of texts or pairs, with the template's special tokens, cut as `enable_truncation(**cut)`."""
         backend = self.backend
         if cut:
             backend = self._library(backend.to_str())

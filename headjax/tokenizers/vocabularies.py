@@ -28,18 +28,14 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
+        vocab_size=vocab_size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False
     )
     backend.train_from_iterator(texts, trainer)
-    if backend.get_vocab_size() < vocab_size:
-        raise DataError(
-            f"vocab_size: the text yields only {backend.get_vocab_size()} tokens, not {vocab_size}; "
-            "lower vocab_size, give more text or take the bytes tokenizer"
-        )
+    if (learned := backend.get_vocab_size()) < vocab_size:
+        hint = "lower vocab_size, give more text or take the bytes tokenizer"
+        raise DataError(f"vocab_size: the text yields only {learned} tokens, not {vocab_size}; {hint}")
     return Tokenizer(backend.to_str(), (("eos_token", END_OF_TEXT),))
 
 
@@ -103,7 +99,6 @@ def wordpiece_of(pieces: Sequence[str], source: str) -> Tokenizer:
 # optional library `sentencepiece` splits it.
 
 _MARIAN_SPECIAL = ("</s>", "<pad>", "<unk>")
-_SPACE = "▁"  # what SentencePiece writes for it
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # types of pieces in a model file
 _UNREACHABLE = -100.0  # added to the score of pieces that are never used; other scores lie between -20 and 0
 
@@ -149,9 +144,9 @@ def _side(file: Path, ordered: Sequence[str]) -> str:
         backend = Backend(models.Unigram(vocabulary, unk_id=ordered.index("<unk>"), byte_fallback=False))
         charsmap = rules.precompiled_charsmap
         backend.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap)] if charsmap else [])
-    metaspace = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="always")
+    metaspace = pre_tokenizers.Metaspace(prepend_scheme="always")
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
-    backend.decoder = decoders.Metaspace(_SPACE, prepend_scheme="always")
+    backend.decoder = decoders.Metaspace(prepend_scheme="always")
     end = [("</s>", ordered.index("</s>"))]
     backend.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A $B </s>", special_tokens=end)
     backend.add_special_tokens(list(_MARIAN_SPECIAL))

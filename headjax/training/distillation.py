@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from headjax.models.inputs import check_batch, counted_at
 from headjax.models.model import Model, history_entry
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
 from headjax.nn.state import Compute, ForwardOptions
-from headjax.training.optimizer import AdamW, LinearDecay, Optimizer, build_optimizer
+from headjax.training.config import AdamW, LinearDecay, Optimizer, build_optimizer
 from headjax.training.step import Objective, Trainer
 
 TEACHER = "teacher"  # name of the teacher's `Output` in a student's batch
@@ -142,9 +142,8 @@ def distill(
 def check_outputs(student: ModelConfig, teacher: Model, batch: Batch, settings: Distillation) -> None:
     """Raise `HeadjaxError` where the two models compute arrays of different shapes that are to be compared."""
 
-    def output(config: ModelConfig) -> Output:
-        shapes: Output = jax.eval_shape(lambda params: Model(config, params).forward(batch), abstract(config.tensors()))
-        return shapes
+    def output(config: ModelConfig) -> Any:
+        return jax.eval_shape(lambda params: Model(config, params).forward(batch), abstract(config.tensors()))
 
     of_student, of_teacher = output(student), output(teacher.config)
     for name in ("logits", "hidden"):

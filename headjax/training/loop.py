@@ -134,7 +134,7 @@ def _train(
             best = BestModel(workdir, run.measure) if config.keep == "best" else None
             keeper = Keeper(run, past, feed, checkpoints, metrics, best, stop, progress)
             # The run before may have ended between a checkpoint and the evaluation of the same step.
-            if 0 < first < config.steps and evaluates(config, first):
+            if 0 < first < config.steps and keeper.evaluates(first):
                 keeper.evaluate(first, state.params)
             # The host continues while the device computes; it waits only where the keeper reads a value.
             for number in range(first + 1, config.steps + 1) if keeper.diverged is None else ():
@@ -186,15 +186,17 @@ class Keeper:
             self.checkpoints.save(number, state, {**self.feed.position, "history": list(self.past)})
             metrics.publish()
         # The end of a run has an evaluation of its own; one that is stopped here evaluates when it goes on.
-        if not ends and evaluates(config, number):
+        if not ends and self.evaluates(number):
             self.evaluate(number, state.params)
         return ends or self.diverged is not None
 
-    def evaluate(self, number: int, params: Params) -> Evaluation:
-        """Evaluate the parameters after a step and record the metrics; without a finite loss the run has diverged.
+    def evaluates(self, number: int) -> bool:
+        """Return whether parameters are evaluated after a step that is not the last."""
+        every = self.run.config.evaluate_every
+        return every > 0 and number % every == 0
 
-        Such a step's checkpoint is deleted: a run must not continue from it.
-        """
+    def evaluate(self, number: int, params: Params) -> Evaluation:
+        """Record an evaluation; without a finite loss the run has diverged, and the step's checkpoint is deleted."""
         with self.progress("evaluating", 0, "batch") as bar:
             evaluation = self.run.evaluate(params, bar)
         loss = evaluation.metrics.get("loss", 0.0)
@@ -212,11 +214,6 @@ class Keeper:
         good, path = self.checkpoints.latest, self.checkpoints.path
         last = "there is no good checkpoint" if good is None else f"the last good checkpoint is {path / str(good)}"
         self.diverged = f"{reason}; {last}"
-
-
-def evaluates(config: TrainConfig, step: int) -> bool:
-    """Return whether parameters are evaluated after a step that is not the last."""
-    return config.evaluate_every > 0 and step % config.evaluate_every == 0
 
 
 def why_diverged(step: int, measured: StepMetrics, limit: float | None) -> str | None:

@@ -81,7 +81,7 @@ class Board:
         self._file.flush()
 
 
-class Metrics:
+class Metrics(contextlib.AbstractContextManager["Metrics"]):
     """Records and times the steps of a run, in `workdir/metrics.jsonl` and, if asked, for TensorBoard beside it.
 
     A continued run first drops the records after the step that it goes on from, and that step's evaluation, which it
@@ -95,7 +95,7 @@ class Metrics:
         self._restart(step)
         bar(step, {})
         self._mirror = Mirror(workdir)
-        self.path = self._mirror.folder / METRICS
+        self.path, self.publish = self._mirror.folder / METRICS, self._mirror.publish
         self._board: Board | None = None
         if is_first():
             records = (record for record in read_metrics(workdir / METRICS) if record["step"] <= step)
@@ -104,9 +104,6 @@ class Metrics:
             with writing(self.path):
                 self._board = Board(self._mirror.folder / TENSORBOARD, self.first) if tensorboard else None
             self.publish()
-
-    def __enter__(self) -> Metrics:
-        return self
 
     def __exit__(self, *raised: object) -> None:
         try:
@@ -150,10 +147,6 @@ class Metrics:
                 file.write(json_text({"step": step, **values}) + "\n")
             if self._board is not None:
                 self._board.write(step, values)
-
-    def publish(self) -> None:
-        """Show a bucket the records so far, beside a checkpoint."""
-        self._mirror.publish()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +80,14 @@ class Training:
 
     def trained(self, past: tuple[Mapping[str, Any], ...], params: Params, steps: int, evaluation: Evaluation) -> Model:
         """Return the model after a number of steps, with the run in its history."""
-        entry = history_entry(
-            "train" if self.teacher is None else "distill",
-            steps=steps,
-            data=dict(self.data.info),
-            metrics=dict(evaluation.metrics),
-            **({"notes": list(evaluation.notes)} if evaluation.notes else {}),
-        )
+        command, info = "train" if self.teacher is None else "distill", dict(self.data.info)
+        notes = {"notes": list(evaluation.notes)} if evaluation.notes else {}
+        entry = history_entry(command, steps=steps, data=info, metrics=dict(evaluation.metrics), **notes)
         params = on_this_process(params, self.trainer.mesh)
         return Model(self.trainer.model, params, (*past, entry), self.data.tokenizer, self.files)
 
 
-class Feed:
+class Feed(Iterator[Batch]):
     """Training batches without end, spread over the mesh. Every checkpoint holds its position."""
 
     def __init__(self, run: Training) -> None:
@@ -102,9 +98,6 @@ class Feed:
         self._data = data.info.get("data")
         self._teacher = None if teacher is None else key_of_study("teacher", fetch(teacher.params))
         self._iterator = train_iterator(data.train, config.batch_size, config.seed, share=share, threads=data.threads)
-
-    def __iter__(self) -> Feed:
-        return self
 
     def __next__(self) -> Batch:
         batch = check_batch(self._trainer.model, next(self._iterator))
@@ -165,9 +158,6 @@ def prepare(
 def check_vocabulary(model: ModelConfig, data: TaskData) -> None:
     """Raise `ConfigError` when the tokenizer has ids that the model does not embed; ids may have gaps."""
     tokens = getattr(model, "vocab_size", None)
-    if data.tokenizer is None or tokens is None or data.tokenizer.largest_id < tokens:
-        return
-    raise ConfigError(
-        f"config.model.vocab_size: the model embeds {tokens} tokens, "
-        f"but the tokenizer's ids reach {data.tokenizer.largest_id}"
-    )
+    if data.tokenizer is not None and tokens is not None and (reach := data.tokenizer.largest_id) >= tokens:
+        message = f"the model embeds {tokens} tokens, but the tokenizer's ids reach {reach}"
+        raise ConfigError(f"config.model.vocab_size: {message}")

@@ -92,12 +92,9 @@ class Trainer:
         """Return the shapes, types and shardings of the state, onto which a checkpoint is restored."""
         tensors, whole = self.model.tensors(), replicated(self.mesh)
         shapes = jax.eval_shape(self._first, declared.abstract(tensors))
+        spread = moment_shardings(tensors, self.mesh, self.sharding)
         moments = optax.tree.map_params(
-            self.optimizer,
-            lambda _, place: place,
-            shapes.optimizer,
-            moment_shardings(tensors, self.mesh, self.sharding),
-            transform_non_params=lambda _: whole,
+            self.optimizer, lambda _, place: place, shapes.optimizer, spread, transform_non_params=lambda _: whole
         )
         places = TrainState(whole, shardings(tensors, self.mesh, sharding=self.sharding), moments)
         return jax.tree.map(
@@ -169,12 +166,7 @@ def _program(trainer: Trainer) -> Any:
 
 
 def gradient(
-    losses_of: LossesOf,
-    weights: Sequence[float],
-    params: Params,
-    key: jax.Array,
-    batch: Batch,
-    parts: int = 1,
+    losses_of: LossesOf, weights: Sequence[float], params: Params, key: jax.Array, batch: Batch, parts: int = 1
 ) -> Gradient:
     """Return the gradient of `sum_i weights_i * mean(losses_i)` over a batch.
 
@@ -209,9 +201,8 @@ def _summed(losses_of: LossesOf, params: Params, key: jax.Array, batch: Batch, p
 
     def add(sums: Gradient, part: tuple[jax.Array, Batch]) -> tuple[Gradient, None]:
         index, examples = part
-        (loss, targets), slope = jax.value_and_grad(total, has_aux=True)(
-            params, jax.random.fold_in(key, index), examples
-        )
+        key_of_part = jax.random.fold_in(key, index)
+        (loss, targets), slope = jax.value_and_grad(total, has_aux=True)(params, key_of_part, examples)
         return jax.tree.map(jnp.add, sums, Gradient(loss, targets, slope)), None
 
     nothing = Gradient(jnp.zeros(()), jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import secrets
@@ -25,15 +26,12 @@ from headjax.storage.paths import absolute, is_plain
 from headjax.training.config import EXECUTION_FIELDS, TrainConfig
 from headjax.training.step import TrainState
 
+# Smallest part of an array, in bytes, that each of several devices with copies of the array writes on its own. Cutting
+# compiles a program for each shape and device, which the first checkpoint waits for.
 SHARED_FROM = 2**20
-"""Smallest part of an array, in bytes, that each of several devices with copies of the array writes on its own.
-
-Cutting compiles a program for each shape and device, which the first checkpoint waits for; a smaller array is written
-whole, by one device.
-"""
 
 
-class Checkpoints:
+class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     """Checkpoints under `workdir/checkpoints`, written asynchronously by Orbax, the latest few kept.
 
     A checkpoint counts only once it is complete, so that a run killed while saving continues from the one before.
@@ -47,23 +45,14 @@ class Checkpoints:
         self.path = workdir / "checkpoints"
         arrays = ocp.type_handlers.ArrayHandler(min_slice_bytes_for_replica_parallel=SHARED_FROM)
         registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
+        kept = ocp.checkpoint_managers.LatestN(keep)
+        # Made beside the steps, a folder that fails leaves threads that wait minutes for it.
+        folders = ocp.AsyncOptions(create_directories_asynchronously=False)
+        options = ocp.CheckpointManagerOptions(preservation_policy=kept, save_interval_steps=1, async_options=folders)
         with writing(self.path):
-            self._manager = ocp.CheckpointManager(
-                str(absolute(self.path)),
-                options=ocp.CheckpointManagerOptions(
-                    preservation_policy=ocp.checkpoint_managers.LatestN(keep),
-                    save_interval_steps=1,
-                    # Made beside the steps, a folder that fails leaves threads that wait minutes for it.
-                    async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
-                ),
-                item_handlers={
-                    "state": ocp.PyTreeCheckpointHandler(use_ocdbt=is_plain(self.path), type_handler_registry=registry),
-                    "position": ocp.JsonCheckpointHandler(),
-                },
-            )
-
-    def __enter__(self) -> Checkpoints:
-        return self
+            state = ocp.PyTreeCheckpointHandler(use_ocdbt=is_plain(self.path), type_handler_registry=registry)
+            handlers = {"state": state, "position": ocp.JsonCheckpointHandler()}
+            self._manager = ocp.CheckpointManager(str(absolute(self.path)), options=options, item_handlers=handlers)
 
     def __exit__(self, *raised: object) -> None:
         with writing(self.path):  # waits for a save that failed, too
@@ -106,10 +95,9 @@ class Checkpoints:
         try:
             restored = self._manager.restore(step, args=parts)
         except Exception as error:
-            path = self.path / str(step)
-            raise CheckpointError(
-                f"{path}: cannot be restored ({first_line(error)}); without it the run goes on from the one before"
-            ) from None
+            reason = f"cannot be restored ({first_line(error)})"
+            path, otherwise = self.path / str(step), "without it the run goes on from the one before"
+            raise CheckpointError(f"{path}: {reason}; {otherwise}") from None
         return restored["state"], restored["position"]
 
 
@@ -130,9 +118,8 @@ class BestModel:
 
     def _rank_of(self, metrics: Mapping[str, float | None]) -> tuple[float, float]:
         """Return a pair that is larger for better metrics: by the primary one, then by the loss; None is no number."""
-        number, loss = (
-            math.nan if each is None else each for each in (metrics[self._primary_metric], metrics.get("loss", 0.0))
-        )
+        both = metrics[self._primary_metric], metrics.get("loss", 0.0)
+        number, loss = (math.nan if each is None else each for each in both)
         value = number if self._higher_is_better else -number
         return value if math.isfinite(value) else -math.inf, -loss if math.isfinite(loss) else -math.inf
 

@@ -8,7 +8,7 @@ import pytest
 
 import headjax
 from headjax.core.serialize import class_of_kind, kinds_of
-from headjax.training.optimizer import Optimizer, Schedule
+from headjax.training.config import Optimizer, Schedule
 from tests.command_line import main
 
 

@@ -17,7 +17,7 @@ from headjax.core.serialize import to_data
 from headjax.core.tensors import Constant, FanIn, SlicedXavier, TruncatedNormal, count
 from headjax.head_report.study import CurveConfig, StudyConfig
 from headjax.initialization import Admin
-from headjax.training.optimizer import Cosine, InverseSquareRoot, RAdam
+from headjax.training.config import Cosine, InverseSquareRoot, RAdam
 from tests.nn.formulations import FORMULATIONS
 from tests.tiny import decoder_config
 

@@ -36,7 +36,7 @@ def test_text_becomes_blocks_and_counts(file):
         text = data.tokenizer.decode(source.items[source.items != end])
         assert 0 <= counts["bytes"] - len(text.encode()) < 64 * 16
         assert counts["bytes_per_token"] == counts["bytes"] / counts["tokens"]
-        assert counts["documents"] - 1 <= int((source.tokens == end).sum()) <= counts["documents"]
+        assert counts["documents"] - 1 <= int((source.items == end).sum()) <= counts["documents"]
     json.dumps(data.info)
 
 

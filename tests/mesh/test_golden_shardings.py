@@ -13,7 +13,7 @@ import pytest
 import headjax
 from headjax.initialization import ModelSource
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
-from headjax.training.optimizer import decayed
+from headjax.training.config import decayed
 from tests import tiny
 from tests.nn.formulations import FORMULATIONS, WIDTH
 from tests.tiny import flatten

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headjax
-from headjax.training.optimizer import Cosine, InverseSquareRoot, decayed
+from headjax.training.config import Cosine, InverseSquareRoot, decayed
 from tests import tiny
 from tests.tiny import flatten
 

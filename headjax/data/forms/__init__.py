@@ -9,6 +9,5 @@ from headjax.data.forms.questions import QuestionForm
 
 __all__ = [
     "Encoded", "Form", "ImageForm", "LabelledForm", "LanguageForm", "MultiLabelForm", "PretrainingForm", "QuestionForm",
-    "RetrievalForm", "SequenceForm", "SimilarityForm", "TagForm", "TranslationForm",
-    "WikitextForm",
+    "RetrievalForm", "SequenceForm", "SimilarityForm", "TagForm", "TranslationForm", "WikitextForm",
 ]  # fmt: skip

@@ -1,7 +1,4 @@
-"""Base of the forms: a form encodes rows as records, makes examples of records, and names their measure.
-
-`load_rows` does all of it for rows in memory; `headjax.data.store` keeps the records on disk.
-"""
+"""Base of the forms: a form encodes rows as records, makes examples of records, and names their measure."""
 
 from __future__ import annotations
 
@@ -39,19 +36,14 @@ class Encoded(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Form(Checked, abc.ABC):
-    """Base of the forms. A task is encoded by its form alone, in memory and on disk.
+    """Base of the forms. Their fields stand in the manifest of prepared shards, which are read as they were written."""
 
-    The fields of a form stand in the manifest of prepared shards, so that shards are read as they were written.
-    """
-
+    # Types of the rows' fields by name: `text`, `texts`, `integer`, `number`, `label` or `image`.
     fields: ClassVar[Mapping[str, str]] = {}
-    """Types of the rows' fields by name: `text`, `texts`, `integer`, `number`, `label` or `image`."""
-
+    # The measure of its examples, see `MeasureSpec`; `classes` without classes are numbers; empty is the loss.
     measure: ClassVar[str] = ""
-    """The measure of its examples, see `MeasureSpec`; `classes` without classes are numbers; empty is the loss."""
-
-    reads_text: ClassVar[bool] = True
-    """Whether the rows have text; then there is a tokenizer, else None in its place."""
+    divided_by: ClassVar[str] = ""  # the field by whose hash rows are held out without a validation file; or the first
+    reads_text: ClassVar[bool] = True  # rows have text; then there is a tokenizer, else None in its place
 
     @property
     def wanted(self) -> Mapping[str, str]:
@@ -75,11 +67,6 @@ class Form(Checked, abc.ABC):
     def labels_of(self, row: Row) -> tuple[str, ...]:
         """Return the names of the classes in a row, from which a form without classes learns them."""
         return ()
-
-    @property
-    def divided_by(self) -> str:
-        """The field by whose hash rows are held out where no file is named for validation."""
-        return next(iter(self.fields))
 
     def check(self, tokenizer: Tokenizer) -> None:
         """Raise `DataError` if the tokenizer lacks a special token that the form needs."""
@@ -219,7 +206,6 @@ def task_data(
     splits: Mapping[Split, Stored],
     info: Mapping[str, Any],
     metrics: Sequence[str] = (),
-    threads: int = 0,
     label: str = "",
 ) -> TaskData:
     """Return records, wherever they are stored, as a task's data; `label` is the column of the labels of a table."""
@@ -241,7 +227,7 @@ def task_data(
         described["protocol"] = protocol
     validation = sources["validation"]
     measured = form.measured(metrics, splits["validation"].counts, validation)
-    return TaskData(tokenizer, sources.get("train", ()), validation, described, measured, threads)
+    return TaskData(tokenizer, sources.get("train", ()), validation, described, measured)
 
 
 def record_sizes(form: Form, records: Records) -> np.ndarray:

@@ -116,10 +116,7 @@ class LanguageForm(_EndedForm):
         return Mapped(records, self.unpacked) if self.packed else records
 
     def unpacked(self, record: Record) -> dict[str, np.ndarray]:
-        """Return a packed row as an example.
-
-        Its `labels` are its tokens, except for -100 at the first token of each document and at padding.
-        """
+        """Return a packed row as an example, whose `labels` are -100 where a document begins, and at padding."""
         segment_ids, position_ids = segments(record["lengths"], self.length)
         ids = padded(record["input_ids"], self.length)
         return {

@@ -61,13 +61,10 @@ class QuestionForm(SequenceForm):
     fields: ClassVar = {"id": "text", "question": "text", "context": "text", "answers": "texts", "start": "integer"}
     columns: ClassVar = ("input_ids", "token_type_ids", "context_mask")
     targets: ClassVar = ("start_positions", "end_positions")
+    divided_by: ClassVar = "context"  # all questions of a paragraph together
 
     length: Size = 384
     stride: Count = 128
-
-    @property
-    def divided_by(self) -> str:
-        return "context"  # all questions of a paragraph together
 
     def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
         questions = [_question(row) for row in rows]
