@@ -17,12 +17,12 @@ from flax import nnx
 
 import headjax
 from headjax.heads.agreement import agreement_kind, predictions_of, rooted
-from headjax.heads.block_maps import BlockReader, OutputMap
+from headjax.heads.batches import batches_for, examples_in
 from headjax.heads.ordering import Order
-from headjax.heads.program import Program, batches_for, examples_in, prepare
+from headjax.heads.output_maps import BlockReader, OutputMap, matrix_of
+from headjax.heads.program import Program, prepare
 from headjax.heads.refit import Change, refit
 from headjax.heads.site import Gates, Sites, at_path, ones, without
-from headjax.heads.site_maps import matrix_of
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from results.query_key import added, squares

@@ -28,7 +28,7 @@ from headjax.evaluation.task import Evaluation, Task, measure_task
 from headjax.heads.ablation import ablate
 from headjax.heads.agreement import Predictions, agreement_kind, compare, mean_agreement, predict
 from headjax.heads.discovery import find_sites
-from headjax.heads.head_id import HeadId, all_heads, position
+from headjax.heads.head_id import HeadId, Values, all_heads
 from headjax.heads.ordering import fitting, removals
 from headjax.heads.orders import LEARNED, OrderConfig, order_heads
 from headjax.heads.program import gated
@@ -119,31 +119,18 @@ ORDERS = ("reconstruction+reconstruct", "importance_layer", "random")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyConfig(Checked):
-    """Settings of the measurements.
+    """Settings of the measurements; a number of examples that is 0 stands for all."""
 
-    Attributes:
-        limit: number of examples to evaluate on, the first ones; 0 is all.
-        judged: number of them to draw for the pruning curves; 0 is all.
-        ablated: number of them to draw for the ablations of single heads and for what heads look at; 0 is all.
-        batch_size: examples of one batch.
-        buckets: see `Task.batches`.
-        orders: see `CurveConfig.parse`.
-        seeds: repeats of every order; each draws other examples to order heads by.
-        scored: selection examples that heads are scored and ordered by; 0 is all.
-        percentages: shares of heads removed along the curves.
-        resamples: of bootstraps.
-    """
-
-    limit: Count = 0
-    judged: Count = 512
-    ablated: Count = 96
+    limit: Count = 0  # examples to evaluate on, the first ones
+    judged: Count = 512  # of them, drawn for the pruning curves
+    ablated: Count = 96  # of those, drawn for the ablations of single heads and for what heads look at
     batch_size: Size = 16
-    buckets: tuple[Size, ...] = ()
-    orders: tuple[str, ...] = ORDERS
-    seeds: Size = 2
-    scored: Count = 256
-    percentages: tuple[int, ...] = (25, 50, 75)
-    resamples: Size = 1000
+    buckets: tuple[Size, ...] = ()  # see `Task.batches`
+    orders: tuple[str, ...] = ORDERS  # see `CurveConfig.parse`
+    seeds: Size = 2  # repeats of every order; each draws other examples to order heads by
+    scored: Count = 256  # selection examples that heads are scored and ordered by
+    percentages: tuple[int, ...] = (25, 50, 75)  # of heads removed along the curves
+    resamples: Size = 1000  # of bootstraps
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -155,25 +142,16 @@ class StudyConfig(Checked):
 
 
 class HeadStudy(NamedTuple):
-    """Facts about a model's heads.
-
-    Attributes:
-        task: the examples that curves are judged on.
-        few: those of them that single heads are ablated on.
-        baseline: metrics with all heads.
-        scores: by name and head.
-        curves: points by order.
-        roles: by head.
-    """
+    """Facts about a model's heads."""
 
     model: Model
-    task: Task
-    few: Task
-    selection: Task
+    task: Task  # the examples that curves are judged on
+    few: Task  # those of them that single heads are ablated on
+    selection: Task  # the examples that heads are ordered by
     config: StudyConfig
-    baseline: Mapping[str, float]
-    scores: Mapping[str, Mapping[HeadId, float]]
-    curves: Mapping[str, Sequence[CurvePoint]]
+    baseline: Mapping[str, float]  # metrics with all heads
+    scores: Mapping[str, Values]  # by name
+    curves: Mapping[str, Sequence[CurvePoint]]  # by order
     effects: HeadEffects
     roles: Mapping[HeadId, Role]
     views: Sequence[View]
@@ -317,10 +295,10 @@ def _stacks(model: Model, examples: Batch, attention: Mapping[str, Any], number:
     if "cross" in sides:
         sides |= {"decoder": ("target", "target"), "cross": ("target", "input")}
     for stack in sides:
-        heads = [head for head in all_heads(model.config) if head.stack == stack]
+        heads = all_heads(model.config, [stack])
         if not heads:
             continue
-        rows = np.stack([attention[stack][head.layer][number, position(model.config, head)] for head in heads])
+        rows = np.concatenate([layer[number] for layer in attention[stack] if layer is not None])
         queries, keys = (
             (tokens.get(side) or tuple(map(str, range(size))))[:MOST_TOKENS]
             for side, size in zip(sides[stack], rows.shape[1:], strict=True)

@@ -120,10 +120,13 @@ def ablate(
         raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
     program, state = prepare(model, loss, compute)
     program = dataclasses.replace(program, metrics=tuple((metrics or {}).items()), fixed=program.fixed and not metrics)
-    sites_of = find_heads(program.sites)
-    chosen = tuple(sites_of) if heads is None else require_heads(program.sites, heads)
-    at = filled(program.sites, gates)
-    variants = {head: _LayerGates.ablated(*sites_of[head], at, mode) for head in chosen}
+    indices, at = find_heads(program.sites), filled(program.sites, gates)
+    chosen = tuple(indices) if heads is None else require_heads(program.sites, heads)
+    variants: _Variants = {}
+    for head in chosen:
+        site, (*layer, column) = indices[head]
+        of_layer = variants.setdefault((site.path, tuple(layer)), {})
+        of_layer[head] = _ablated_gates(site, np.array(at[site.path][tuple(layer)], np.float32), column, mode)
     walk = _walk_of(model, program, state)
     baseline, ablated = list[Measured](), {head: list[Measured]() for head in chosen}
     for number, batch in enumerate(checked(program, state, batches, strict)):
@@ -132,8 +135,8 @@ def ablate(
         states = walk.states(at, batch) if walk else []
         if walk and number == 0 and not walk.agrees(values, states[-1], batch):
             walk = None
-        passes = ((head, measure(program, state, variant.within(at), batch)) for head, variant in variants.items())
-        for head, measured in one_behind(walk.ablations(states, at, variants, batch) if walk else passes):
+        passes = walk.ablations(states, at, variants, batch) if walk else _passes(program, state, at, variants, batch)
+        for head, measured in one_behind(passes):
             ablated[head].append(require_finite(fetch(measured), f"the ablation of {head}", number))
         if progress is not None:
             progress(number + 1, {})
@@ -165,26 +168,26 @@ def _collected(
     )
 
 
-class _LayerGates(NamedTuple):
-    """The gates of one layer of a site, `[heads]`."""
+_Place = tuple[str, tuple[int, ...]]
+"""Path of a site, and the index of a layer in its gates."""
 
-    site: AttentionSite
-    layer: tuple[int, ...]
-    gates: np.ndarray
+_Variants = dict[_Place, dict[HeadId, np.ndarray]]
+"""Gates of a layer with the ablation of each head, `[heads]`."""
 
-    @classmethod
-    def ablated(cls, site: AttentionSite, index: tuple[int, ...], at: Gates, mode: Mode) -> _LayerGates:
-        """Return the gates `at` of a layer after the ablation of the head at an index of the site's gates."""
-        *layer, column = index
-        gates = np.array(at[site.path][tuple(layer)], np.float32)
-        if mode == "all-but-one":
-            gates = np.eye(len(gates), dtype=np.float32)[column]
-        else:
-            gates[site.groups == site.groups[column] if mode == "group" else column] = 0.0
-        return cls(site, tuple(layer), gates)
 
-    def within(self, gates: Gates) -> Gates:
-        return gates | {self.site.path: jnp.asarray(gates[self.site.path]).at[self.layer].set(self.gates)}
+def _ablated_gates(site: AttentionSite, gates: np.ndarray, column: int, mode: Mode) -> np.ndarray:
+    if mode == "all-but-one":
+        return np.eye(len(gates), dtype=np.float32)[column]
+    gates[site.groups == site.groups[column] if mode == "group" else column] = 0.0
+    return gates
+
+
+def _passes(
+    program: Program, state: Any, at: Gates, variants: _Variants, batch: Any
+) -> Iterator[tuple[HeadId, Measured]]:
+    for (path, layer), gates in variants.items():
+        for head, row in gates.items():
+            yield head, measure(program, state, at | {path: jnp.asarray(at[path]).at[layer].set(row)}, batch)
 
 
 class _Block(NamedTuple):
@@ -192,7 +195,7 @@ class _Block(NamedTuple):
 
     program: ModuleProgram  # its sites are the same for blocks that share programs
     state: Any
-    gates: dict[str, tuple[str, tuple[int, ...]]]  # path of the model's site and layer within it, by path in the block
+    gates: dict[str, _Place]  # of the model's gates, by path of the site in the block
 
     def at(self, gates: Gates) -> Gates:
         return {path: gates[site][layer] for path, (site, layer) in self.gates.items()}
@@ -203,27 +206,27 @@ def _walk_of(model: Any, program: Program, state: Any) -> _AblationWalk | None:
     offers = all(callable(getattr(model, name, None)) for name in ("embed", "blocks", "finish"))
     if not offers or not isinstance(program, ModuleProgram) or explicit_mesh(state) is not None:
         return None
-    sites_of, by_path = find_heads(program.sites), {site.path: site for site in program.sites}
-    places = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model, graph=True)}
+    heads, by_path = find_heads(program.sites), {site.path: site for site in program.sites}
+    paths = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model, graph=True)}
     blocks, walked = list[_Block](), 0
     for block in model.blocks():
-        in_model: dict[str, tuple[str, tuple[int, ...]]] = {}
+        places: dict[str, _Place] = {}
         sites = sites_within(block)
         for site in sites:
-            # The model's own module is known by its place, one that was taken out of a stacked one by its heads' names.
-            place = None if hasattr(block, "named_sites") else places.get(id(at_path(block, site.path)))
-            same = site if place is None else by_path[place]
-            model_site, index = sites_of.get(same.head_ids()[0], (None, ()))
+            # The model's own module is known by its path, one that was taken out of a stacked one by its heads' names.
+            path = None if hasattr(block, "named_sites") else paths.get(id(at_path(block, site.path)))
+            same = site if path is None else by_path[path]
+            model_site, index = heads.get(same.head_ids()[0], (None, ()))
             if model_site is None or site.layers is not None:
                 return None
-            in_model[site.path] = (model_site.path, index[:-1])
+            places[site.path] = (model_site.path, index[:-1])
             walked += site.heads
         plain = tuple(dataclasses.replace(site, ids=None, first=None) for site in sites)
         graph, arrays = nnx.split(block, graph=True)
         alike = (block.program for block in blocks if block.program.sites == plain and block.program.graph == graph)
         block_program = next(alike, None) or ModuleProgram(plain, program.loss, graph, fixed=program.fixed)
-        blocks.append(_Block(block_program, arrays, in_model))
-    return _AblationWalk(program, state, blocks) if walked == len(sites_of) else None
+        blocks.append(_Block(block_program, arrays, places))
+    return _AblationWalk(program, state, blocks) if walked == len(heads) else None
 
 
 def ablations_at_once(heads: int) -> int:
@@ -250,19 +253,16 @@ class _AblationWalk:
         return not calls and all(close(values, by_walk[name]) for name, values in by_pass.values.items())
 
     def ablations(
-        self, states: list[Any], at: Gates, variants: Mapping[HeadId, _LayerGates], batch: Any
+        self, states: list[Any], at: Gates, variants: _Variants, batch: Any
     ) -> Iterator[tuple[HeadId, Measured]]:
-        by_place: dict[tuple[str, tuple[int, ...]], list[HeadId]] = {}
-        for head, variant in variants.items():
-            by_place.setdefault((variant.site.path, variant.layer), []).append(head)
-        size = ablations_at_once(max(map(len, by_place.values()), default=1))
+        size = ablations_at_once(max(map(len, variants.values()), default=1))
         for number, block in enumerate(self.blocks):
             for path, place in block.gates.items():
-                heads = by_place.get(place, [])
-                for start in range(0, len(heads), size):
-                    part = heads[start : start + size]
+                gates = variants.get(place, {})
+                for start in range(0, len(gates), size):
+                    part = list(gates)[start : start + size]
                     padded = part + part[-1:] * (size - len(part))
-                    rows = jnp.asarray(np.stack([variants[head].gates for head in padded]))
+                    rows = jnp.asarray(np.stack([gates[head] for head in padded]))
                     measured = self._from(number, block.at(at) | {path: rows}, path, states, at, batch)
                     yield from ((head, jax.tree.map(lambda x, i=i: x[i], measured)) for i, head in enumerate(part))
 
@@ -345,12 +345,7 @@ def _values(program: ModuleProgram, tree: Any, state: Any, leaves: list[Any], ba
 
 @compiled("tree", "many")
 def _measure_many(
-    program: ModuleProgram,
-    tree: Any,
-    many: tuple[bool, ...],
-    state: Any,
-    leaves: list[Any],
-    batch: Any,
+    program: ModuleProgram, tree: Any, many: tuple[bool, ...], state: Any, leaves: list[Any], batch: Any
 ) -> Measured:
     values = functools.partial(_values, program, tree)
     if not any(many):

@@ -21,17 +21,18 @@ import numpy as np
 
 from headjax.core.errors import HeadjaxError
 from headjax.core.timing import finished
-from headjax.heads.program import examples_in, sum_over
+from headjax.heads.batches import examples_in, sum_over
+from headjax.heads.head_id import HeadLayer
 from headjax.heads.refit import Change
 from headjax.heads.sums import replicated_sums
 from headjax.mesh.distributed import fetch
-from headjax.models.config import Batch, ModelConfig, Output, declared_model
+from headjax.models.config import Batch, ModelConfig, Output, declared_model, head_stack_at
 from headjax.models.decoding import GenerativeConfig
 from headjax.models.inputs import counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Regression, SentenceSimilarity, Span
 from headjax.models.tasks.similarity import sentences, unit
-from headjax.models.walk import LayerBlock, SubLayerSeen, blocks_of, embed, step
+from headjax.models.walk import FEED_FORWARD, LayerBlock, SubLayerSeen, blocks_of, embed, step
 from headjax.nn.state import Compute, State
 
 AgreementKind = Literal["kl", "cosine", "squared_difference"]
@@ -152,20 +153,11 @@ def compare(kind: AgreementKind, first: Predictions, second: Predictions) -> tup
     return jnp.where(first.weight > 0, each, 0.0).sum(), first.weight.sum()
 
 
-def count_examples(config: ModelConfig, batch: Batch) -> int:
-    """Return the number of examples of a batch that are no padding."""
-    present = batch.get("attention_mask") if "input_ids" in batch else declared_model(config).valid_tokens(batch)
-    return len(next(iter(batch.values()))) if present is None else int(np.asarray(present).any(axis=1).sum())
-
-
 PROBES = 4
 """Backward passes, each for another z."""
 
 LOGITS = 2**26
 """Most logits of a part of a batch; reading a model's output holds about eight numbers of 4 bytes for each."""
-
-Spot = tuple[str, int, str]
-"""A sub-layer: stack, layer, slot."""
 
 
 class Seen(NamedTuple):
@@ -228,34 +220,33 @@ class Sensitivity:
 def prices(
     model: Model,
     batches: Sequence[Batch],
-    changes: Mapping[tuple[Spot, ...], Change],
-    compute: Compute = Compute(),
-    tell: Callable[[float], None] | None = None,
-) -> dict[tuple[Spot, ...], np.ndarray]:
-    """Return the damage of each change of output maps by itself, `[changes]`, a mean over the predictions.
+    changes: Mapping[tuple[HeadLayer, ...], Change],
+    compute: Compute,
+    tell: Callable[[float], None],
+) -> Iterator[np.ndarray]:
+    """Yield the damage of each change of attentions' output maps by itself, `[changes]`, a mean over the predictions.
 
     The changed layer is computed as it is, since large changes bend the feed-forward behind an attention. A change is
-    made at all of its spots together. Its arrays have an axis of alternatives in front. States of one batch and a copy
-    of one layer are held at a time.
+    made at all of its layers together. Its arrays have an axis of alternatives in front. States of one batch and a copy
+    of one layer are held at a time. `tell` is told the share of the work that is done.
     """
     sensitivity = Sensitivity(model, compute)
-    at = {spot: spots for spots in changes for spot in spots}
-    placed = {spots: jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), changes[spots]) for spots in changes}
-    products_of: dict[tuple[Spot, ...], list[Any]] = {spots: [] for spots in changes}
+    layers_of = {layer: layers for layers in changes for layer in layers}
+    on_device = {key: jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), changes[key]) for key in changes}
+    by_batch: dict[tuple[HeadLayer, ...], list[Any]] = {layers: [] for layers in changes}
     parts, blocks = in_parts(model, batches), len(model.blocks())
     for number, batch in enumerate(parts):
-        sums: dict[tuple[Spot, ...], Any] = dict.fromkeys(changes, 0.0)
+        sums: dict[tuple[HeadLayer, ...], Any] = dict.fromkeys(changes, 0.0)
         for done, (block, state, after, seen) in enumerate(sensitivity.back(batch), start=1):
-            for slot in seen:
-                spots = at.get((block.stack, block.place.value, slot))
-                if spots is not None:
-                    sums[spots] += _stream_products(block, state, after[0], slot, placed[spots], compute)
-            if tell is not None:
-                jax.block_until_ready(after)  # of the block before, so that the device stays ahead
-                tell((number + done / blocks) / len(parts))
-        for spots, product in fetch(sums).items():
-            products_of[spots].append(product)
-    return {spots: sensitivity.damages(by_batch, "reconstruction") for spots, by_batch in products_of.items()}
+            for slot in (slot for slot in seen if slot != FEED_FORWARD):
+                layers = layers_of.get((head_stack_at(block.stack, slot), block.place.value))
+                if layers is not None:
+                    sums[layers] += _stream_products(block, state, after[0], slot, on_device[layers], compute)
+            jax.block_until_ready(after)  # of the block before, so that the device stays ahead
+            tell((number + done / blocks) / len(parts))
+        for layers, product in fetch(sums).items():
+            by_batch[layers].append(product)
+    yield from (sensitivity.damages(each, "reconstruction") for each in by_batch.values())
 
 
 def products(changes: Change, evaluated: Seen, seen: SubLayerSeen | None = None) -> jax.Array:

@@ -281,10 +281,9 @@ class _Call(NamedTuple):
 
 def _call_of(layer: Any, site: AttentionSite, lengths: Iterable[int]) -> _Call:
     """Return the first call with which a layer runs: random tokens, and usual arguments that it takes."""
-    kernel = parameter(layer, site.kernel)
+    kernel, failed = parameter(layer, site.kernel), list[Exception]()
     arguments = list(inspect.signature(type(layer).__call__).parameters.values())[2:]
     needed = [each.name for each in arguments if each.default is each.empty and each.kind not in VARIADIC]
-    failed = list[Exception]()
     for tokens in lengths:
         inputs = jnp.asarray(np.random.default_rng(0).normal(size=(1, tokens, kernel.shape[-1])), kernel.dtype)
         for others in _usual_arguments(needed, tokens):

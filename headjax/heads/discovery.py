@@ -126,12 +126,6 @@ def attention_sites(model: nnx.Module, *, strict: bool = False) -> Sites:
     return sites
 
 
-def sites_within(module: nnx.Module) -> Sites:
-    """Return the sites of a module; there may be none."""
-    sites, named = tuple(_recognised(module)), getattr(module, "named_sites", None)
-    return tuple(sorted(sites, key=lambda site: site.places[0]) if named is None else named(sites))
-
-
 def find_sites(model: nnx.Module) -> Sites:
     """Return the attention layers that are recognised, see `attention_sites`."""
     sites = sites_within(model)
@@ -170,43 +164,54 @@ def report_unrecognised(layers: Mapping[str, str], strict: bool, advice: str = R
     warnings.warn(text, stacklevel=3)
 
 
-def _recognised(model: nnx.Module) -> Iterator[AttentionSite]:
-    modules = dict(nnx.iter_modules(model, graph=True))
+def sites_within(model: nnx.Module) -> Sites:
+    """Return the sites of a module; there may be none."""
+    modules, sites = dict(nnx.iter_modules(model, graph=True)), list[AttentionSite]()
     for parts, layer in modules.items():
         inner = parts and isinstance(modules.get(parts[:-1]), AttentionModule)  # the formulation inside another one
         if inner or isinstance(layer, NoHeadsAttention):
             continue
         path = ".".join(map(str, parts)) or ROOT
-        view = _view_of(layer)
         try:
-            site = (view or _by_projections)(layer)
-            flat = site is None
-            site = _by_names(layer) if site is None else site
-            if site is None:
-                continue
-            site = dataclasses.replace(site, path=path, layers=layers_in_front(layer, site))
-            kept = vars(layer).get(HEAD_IDS, ())
-            if len(kept) == math.prod(site.shape):
-                site = dataclasses.replace(site, ids=kept)
-            if view is not _headjax_site:
-                check_arrays(layer, site)
-                check_projection(layer, site)
-            if flat:
-                check_alone(layer, site)
-            for names, number, what in ((HEADS, site.heads, "heads"), (KV_HEADS, site.kv_heads, "KV heads")):
-                for name in names if view is None else ():
-                    if (attribute := _number(layer, name)) not in (None, number):
-                        raise HeadjaxError(f"its {name} says {attribute}, and its arrays hold {number} {what}")
+            site = _checked_site(layer, path)
         except HeadjaxError as error:
             raise HeadjaxError(
                 f"{path}: {str(error).removeprefix(f'{path}: ')}; say where its heads lie: "
                 f"headjax.register_attention({type(layer).__qualname__}, view)"
             ) from None
+        if site is None:
+            continue
         if any("." in str(part) for part in parts):
             raise HeadjaxError(
                 f"{path}: dots separate names in a path, so no attribute or key may have one in its name"
             )
-        yield site
+        sites.append(site)
+    named = getattr(model, "named_sites", None)
+    return tuple(sorted(sites, key=lambda site: site.places[0]) if named is None else named(sites))
+
+
+def _checked_site(layer: nnx.Module, path: str) -> AttentionSite | None:
+    """Return the site of a layer; None where it is no attention, an error where what it says contradicts itself."""
+    view = _view_of(layer)
+    site = (view or _by_projections)(layer)
+    flat = site is None
+    site = _by_names(layer) if site is None else site
+    if site is None:
+        return None
+    site = dataclasses.replace(site, path=path, layers=layers_in_front(layer, site))
+    kept = vars(layer).get(HEAD_IDS, ())
+    if len(kept) == math.prod(site.shape):
+        site = dataclasses.replace(site, ids=kept)
+    if view is not _headjax_site:
+        check_arrays(layer, site)
+        check_projection(layer, site)
+    if flat:
+        check_alone(layer, site)
+    for names, number, what in ((HEADS, site.heads, "heads"), (KV_HEADS, site.kv_heads, "KV heads")):
+        for name in names if view is None else ():
+            if (attribute := _number(layer, name)) not in (None, number):
+                raise HeadjaxError(f"its {name} says {attribute}, and its arrays hold {number} {what}")
+    return site
 
 
 def _view_of(layer: nnx.Module) -> Callable[[Any], AttentionSite | None] | None:

@@ -86,29 +86,21 @@ def stack_of(path: str) -> tuple[str, int]:
 
 
 def all_heads(config: ModelConfig, stacks: Iterable[str] | None = None) -> tuple[HeadId, ...]:
-    """Return every head of the model, by stack, layer and position.
+    """Return every head of a model's head stacks (None is all of them), by stack, layer and position.
 
         >>> heads = headjax.all_heads(headjax.demo_model().config)
         >>> len(heads), str(heads[0]), str(heads[-1])
         (32, 'decoder/0/0', 'decoder/3/7')
 
-    Args:
-        config: Architecture of the model.
-        stacks: Head stacks to list; None lists all.
-
     Raises:
         HeadjaxError: the model has no such head stack.
     """
-    attentions = config.attentions()
-    chosen = list(attentions) if stacks is None else list(stacks)
-    for stack in chosen:
+    attentions, heads = config.attentions(), list[HeadId]()
+    for stack in attentions if stacks is None else stacks:
         require_stack(config, stack)
-    return tuple(
-        HeadId(stack, layer, head)
-        for stack in chosen
-        for layer, attention in enumerate(attentions[stack])
-        for head in attention.ids
-    )
+        for layer, attention in enumerate(attentions[stack]):
+            heads += (HeadId(stack, layer, head) for head in attention.ids)
+    return tuple(heads)
 
 
 def position(config: ModelConfig, head: HeadId) -> int:
@@ -122,12 +114,6 @@ def position(config: ModelConfig, head: HeadId) -> int:
         there = f"heads {', '.join(map(str, ids))}" if ids else "no heads left"
         raise HeadjaxError(f"head {head}: layer {head.layer} of {head.stack} has {there}")
     return ids.index(head.head)
-
-
-def tied_heads(config: ModelConfig, head: HeadId) -> tuple[HeadId, ...]:
-    """Return the heads that share this one's parameters, itself included: one at every depth of a shared stack."""
-    position(config, head)
-    return tuple(HeadId(head.stack, layer, head.head) for layer in config.site(head.stack, head.layer).tied)
 
 
 def require_stack(config: ModelConfig, stack: str, where: str = "head stack") -> None:

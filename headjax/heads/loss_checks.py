@@ -14,8 +14,9 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import HeadjaxError
+from headjax.heads.batches import arrays_of, examples_in
 from headjax.heads.discovery import REGISTER, not_recognised, report_unrecognised
-from headjax.heads.program import Losses, ModuleProgram, OwnLoss, Program, arrays_of, compiled, examples_in
+from headjax.heads.program import Losses, ModuleProgram, OwnLoss, Program, compiled, measure
 from headjax.heads.seam import coarsest, subclass
 from headjax.heads.site import ROOT, Gates, at_path, is_within, ones, parameters
 from headjax.mesh.distributed import fetch
@@ -83,7 +84,7 @@ def _beside_others(program: Program, state: Any, gates: Gates, batch: Any, count
 
 def _alone(program: Program, state: Any, gates: Gates, batch: Any, count: int) -> Comparison:
     of_batch = np.asarray(fetch(_value(program, state, gates, batch)).total)[None]
-    alone = fetch(_losses(program, state, gates, batch)).total
+    alone = fetch(measure(program, state, gates, batch)).values["loss"]
     mean = alone.mean(dtype=np.float64)
     factor = 1 if abs(mean - of_batch[0]) <= abs(count * mean - of_batch[0]) else count
     return of_batch, np.array([factor * mean]), factor * np.abs(alone).max(), "for its examples alone"
@@ -92,11 +93,6 @@ def _alone(program: Program, state: Any, gates: Gates, batch: Any, count: int) -
 @compiled()
 def _value(program: Program, state: Any, gates: Gates, batch: Any) -> Losses:
     return program.value(state, gates, batch)
-
-
-@compiled()
-def _losses(program: Program, state: Any, gates: Gates, batch: Any) -> Losses:
-    return program.losses(state, gates, batch)
 
 
 SCOPE = "module "
@@ -171,7 +167,7 @@ def _scoped_class(cls: Any) -> Any:
 Scopes = tuple[str, ...]
 """Names of the scopes of an operation, from the outermost one."""
 
-BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+BODIES = ("jaxpr", "body_jaxpr", "call_jaxpr", "fun_jaxpr")
 """Parameters of operations that hold a trace."""
 
 
@@ -229,38 +225,22 @@ class _TraceWalk:
         return [of(variable) for variable in jaxpr.outvars]
 
     def _outputs(self, eqn: Any, operands: list[_Fact], calls: tuple[int, ...], place: Scopes) -> list[_Fact]:
+        """Return the facts of an operation's outputs; a loop's body runs until those of its carry stay the same."""
         name, params = eqn.primitive.name, eqn.params
-        if name == "scan":
-            if "num_consts" in params:
-                constants, count = params["num_consts"], params["num_carry"]
-            else:  # from JAX 0.12 on
-                constants, count = map(len, params["ft_in"].unpack()[:2])
-            return self._looped(params["jaxpr"], constants, count, operands, calls, place)
-        if name == "while":
-            first, constants = params["cond_nconsts"], params["body_nconsts"]
-            count = len(operands) - first - constants
-            return self._looped(params["body_jaxpr"], constants, count, operands[first:], calls, place)
-        if name == "cond":
-            branches = [self.run(branch.jaxpr, operands[1:], calls, place) for branch in params["branches"]]
-            return [_joined(facts) for facts in zip(*branches, strict=True)]
-        inner = next((params[key] for key in BODIES if key in params), None)
-        inner = getattr(inner, "jaxpr", inner)
-        if name != "pallas_call" and inner is not None and len(inner.invars) == len(operands):
-            return self.run(inner, operands, calls, place)
-        return [self._fact(f"{name} {params.get('name', '')}", operands, calls, place)] * len(eqn.outvars)
-
-    def _looped(
-        self, body: Any, constants: int, carried: int, operands: list[_Fact], calls: tuple[int, ...], place: Scopes
-    ) -> list[_Fact]:
-        """Return the facts of a loop's outputs: the body runs until the facts of its carry stay the same."""
-        end = constants + carried
-        carry = operands[constants:end]
+        bodies = params.get("branches") or [params[key] for key in BODIES if key in params][:1]
+        bodies = [getattr(body, "jaxpr", body) for body in bodies]
+        unused = {"while": params.get("cond_nconsts", 0), "cond": 1}.get(name, 0)  # operands that no body has
+        if name == "pallas_call" or not bodies or len(bodies[0].invars) != len(operands) - unused:
+            return [self._fact(f"{name} {params.get('name', '')}", operands, calls, place)] * len(eqn.outvars)
+        constants, carried = _loop(eqn)
+        inputs = operands[unused:]
         while True:
-            facts = self.run(body.jaxpr, [*operands[:constants], *carry, *operands[end:]], calls, place)
-            after = [_joined(pair) for pair in zip(carry, facts[:carried], strict=True)]
-            if after == carry:
+            branches = [self.run(body, inputs, calls, place) for body in bodies]
+            facts, end = [_joined(each) for each in zip(*branches, strict=True)], constants + carried
+            carry = [_joined(pair) for pair in zip(inputs[constants:end], facts[:carried], strict=True)]
+            if carry == inputs[constants:end]:
                 return facts
-            carry = after
+            inputs[constants:end] = carry
 
     def _fact(self, name: str, operands: list[_Fact], calls: tuple[int, ...], place: Scopes) -> _Fact:
         fact = _joined(operands)
@@ -279,3 +259,16 @@ class _TraceWalk:
             return _Fact(batch=True, logits=True)
         self.places[calls] = place
         return _Fact(batch=True, contexts=frozenset({calls}))
+
+
+def _loop(eqn: Any) -> tuple[int, int]:
+    """Return how many constants and how many carried values a loop has, 0 of another operation."""
+    params = eqn.params
+    if eqn.primitive.name == "while":
+        return params["body_nconsts"], len(eqn.outvars)
+    if eqn.primitive.name != "scan":
+        return 0, 0
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    constants, carry = params["ft_in"].unpack()[:2]  # from JAX 0.12 on
+    return len(constants), len(carry)

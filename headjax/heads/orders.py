@@ -16,7 +16,7 @@ from headjax.core.fields import Checked, Count, NotNegative, Positive, Size, unk
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.heads.ablation import Mode, ablate
-from headjax.heads.block_maps import BlockReader, OutputMap, Places
+from headjax.heads.batches import held_back
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
 from headjax.heads.learned_gates import GateDistribution, HardConcrete, Subset, learn_gates
@@ -29,7 +29,8 @@ from headjax.heads.ordering import (
     random_order,
     removals,
 )
-from headjax.heads.program import Applied, Loss, held_back, shown_in, sites_of
+from headjax.heads.output_maps import BlockReader, OutputMap, Places, SiteReader
+from headjax.heads.program import Applied, Loss, shown_in, sites_of
 from headjax.heads.refit import (
     Change,
     Positions,
@@ -42,7 +43,8 @@ from headjax.heads.refit import (
 )
 from headjax.heads.scoring import GRADIENT_SCORES, SCORES, score_heads
 from headjax.heads.site import find_heads, require_stacks
-from headjax.heads.site_maps import SiteReader, reader_for
+from headjax.mesh.mesh import on_automatic_axes
+from headjax.models.walk import shows_sub_layers
 from headjax.nn.state import Compute
 
 OTHER_ORDERS: Mapping[str, str] = {
@@ -223,23 +225,23 @@ def reconstruction_order(
     batches = list(batches)
     if not batches:
         raise DataError("batches: there is no example to order heads by")
-    kind = reader_for(model, loss)
-    options = {"compute": compute} | ({} if kind.by_blocks else {"loss": loss, "strict": strict})
-    order: Order = kind.on_mesh(_ordered)(kind, model, batches, stacks, whole_groups, progress, options)
-    return order
+    if loss is None and shows_sub_layers(model):
+        return on_automatic_axes(_ordered)(BlockReader, model, batches, stacks, whole_groups, progress, compute=compute)
+    options: dict[str, Any] = {"compute": compute, "loss": loss, "strict": strict}
+    return _ordered(SiteReader, model, batches, stacks, whole_groups, progress, **options)
 
 
 def _ordered(
-    kind: type[Any],
-    model: nnx.Module,
+    kind: type[BlockReader] | type[SiteReader],
+    model: Any,
     batches: Sequence[Any],
     stacks: Iterable[str] | None,
     whole_groups: bool,
     progress: Update | None,
-    options: Mapping[str, Any],
+    **options: Any,
 ) -> Order:
     chosen, done = require_stacks(find_sites(model), stacks), [0, 0, 0]
-    reader: BlockReader | SiteReader = kind(model, batches, **options)
+    reader = kind(model, batches, **options)
 
     def tell(part: int, count: int) -> None:
         done[part] = count

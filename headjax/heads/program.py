@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError
-from headjax.core.timing import one_behind
+from headjax.heads.batches import arrays_of
 from headjax.heads.discovery import find_sites
 from headjax.heads.seam import attach, calls_in
 from headjax.heads.site import AttentionSite, Gates, Sites, at_path, filled
@@ -28,9 +28,6 @@ Loss = Callable[[Any, Any], Any]
 
 Or the sums over each example's targets beside the numbers of targets, as `headjax.models.config.Loss` does.
 """
-
-Metrics = tuple[tuple[str, Loss], ...]
-"""Metrics by name, functions of a model and a batch that return one value per example."""
 
 
 class Losses(NamedTuple):
@@ -79,15 +76,20 @@ class Program(abc.ABC):
     loss: Loss
     # Paths of the sites whose layers show their probabilities.
     shown: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
-    metrics: Metrics = dataclasses.field(default=(), kw_only=True)
+    # By name, functions of a model and a batch that return one value per example.
+    metrics: tuple[tuple[str, Loss], ...] = dataclasses.field(default=(), kw_only=True)
     fixed: bool = dataclasses.field(default=False, kw_only=True)
     # Brings a batch to the device, and checks it where the model knows how.
     read: Callable[[Any], Any] = dataclasses.field(default_factory=lambda: arrays_of, compare=False, kw_only=True)
     jitted: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     @abc.abstractmethod
+    def gated(self, state: Any, gates: Gates, **readings: Any) -> Any:
+        """Return the model of these arrays with gates; `headjax.heads.seam.attach` describes the readings."""
+
     def value(self, state: Any, gates: Gates, batch: Any, **readings: Any) -> Losses:
-        """Return the losses of a batch at these gates; `headjax.heads.seam.attach` describes the readings."""
+        """Return what the loss returns for a batch at these gates."""
+        return Losses.of(self.loss(self.gated(state, gates, **readings), batch))
 
     def calls(self, state: Any, batch: Any) -> Calls:
         """Return the shape of a batch's loss, and the calls of sites, from shapes alone."""
@@ -123,9 +125,6 @@ class ModuleProgram(Program):
         # Static attributes of other people's modules need not have a hash; they can be compared.
         return hash(self.sites)
 
-    def value(self, state: Any, gates: Gates, batch: Any, **readings: Any) -> Losses:
-        return Losses.of(self.loss(self.gated(state, gates, **readings), batch))
-
     def gated(self, state: Any, gates: Gates, **readings: Any) -> nnx.Module:
         # New variables: the copy shares none with the model, whatever its forward pass changes.
         model: nnx.Module = nnx.merge(self.graph, jax.tree.map(lambda array: array, state))
@@ -144,7 +143,7 @@ class TreeProgram(Program):
     by_position = False
     apply: Callable[..., Any]
 
-    def value(self, state: Any, gates: Gates, batch: Any, **readings: Any) -> Losses:
+    def gated(self, state: Any, gates: Gates, **readings: Any) -> Callable[..., Any]:
         by_kernel = {site.kernel: site for site in self.sites}
 
         def scaled(path: Any, array: Any) -> Any:
@@ -156,8 +155,7 @@ class TreeProgram(Program):
             along = jnp.repeat(gates[site.path], array.shape[axis] // site.heads)
             return array * along.reshape(shape).astype(array.dtype)
 
-        params = jax.tree_util.tree_map_with_path(scaled, state)
-        return Losses.of(self.loss(functools.partial(self.apply, params), batch))
+        return functools.partial(self.apply, jax.tree_util.tree_map_with_path(scaled, state))
 
 
 def _path_of(path: Any) -> str:
@@ -241,37 +239,6 @@ def gated(model: M, gates: Mapping[Any, Any]) -> M:
     return copy
 
 
-def arrays_of(batch: Any) -> Any:
-    """Return a batch as JAX arrays."""
-    try:
-        arrays = jax.tree.map(jnp.asarray, batch)
-    except TypeError as error:
-        raise DataError(f"batches: expected a list of batches, each of arrays of numbers: {error}") from None
-    if not any(array.ndim for array in jax.tree.leaves(arrays)):
-        raise DataError("batches: a batch needs an array whose first axis is that of the examples")
-    return arrays
-
-
-def examples_in(batch: Any) -> int:
-    """Return the number of examples of a batch."""
-    return next(int(array.shape[0]) for array in jax.tree.leaves(batch) if array.ndim)
-
-
-def batches_for(batches: Sequence[Any], examples: int) -> list[Any]:
-    """Return batches with about `examples` examples, spread over all, since they are sorted by length."""
-    size = max(sum(map(examples_in, batches)) / max(len(batches), 1), 1.0)
-    count = min(max(round(examples / size), 1), len(batches))
-    return [batches[int((place + 0.5) * len(batches) / count)] for place in range(count)]
-
-
-def held_back(batches: Sequence[Any], examples: int) -> tuple[list[Any], list[Any]]:
-    """Return the batches to evaluate changes on, about half of all examples at most, and those to fit them on."""
-    if len(batches) < 2:
-        return list(batches), list(batches)
-    eval_batches = batches_for(batches, min(examples, sum(map(examples_in, batches)) // 2))
-    return eval_batches, [batch for batch in batches if all(batch is not other for other in eval_batches)]
-
-
 def each_example(function: Callable[[Any], Any], batch: Any) -> Any:
     """Return a function's results for batches of one example each, with an axis of examples in front."""
     sizes = {_path_of(path): array.shape[0] for path, array in jax.tree_util.tree_leaves_with_path(batch) if array.ndim}
@@ -328,14 +295,14 @@ def measure(program: Program, state: Any, gates: Gates, batch: Any) -> Measured:
 
 def mean_loss(program: Program, state: Any, gates: Gates, batches: Iterable[Any]) -> float:
     """Return the mean loss of a target at these gates."""
-    measured = [
-        require_finite(fetch(measure(program, state, gates, program.read(batch))), "the model", number)
-        for number, batch in enumerate(batches)
-    ]
-    if not measured:
+    total = targets = 0.0
+    for number, batch in enumerate(batches):
+        measured = require_finite(fetch(measure(program, state, gates, program.read(batch))), "the model", number)
+        total += float(measured.values["loss"].sum(dtype=np.float64))
+        targets += float(measured.targets.sum(dtype=np.float64))
+    if not targets:
         raise DataError("batches: there is no example to take the loss of")
-    total = sum(float(each.values["loss"].sum(dtype=np.float64)) for each in measured)
-    return total / sum(float(each.targets.sum(dtype=np.float64)) for each in measured)
+    return total / targets
 
 
 def require_finite(measured: Measured, what: str, batch: int) -> Measured:
@@ -345,21 +312,3 @@ def require_finite(measured: Measured, what: str, batch: int) -> Measured:
             worst = values[~np.isfinite(values)][0]
             raise HeadjaxError(f"{name}: {what} has {worst} in batch {batch}, counted from 0")
     return measured
-
-
-def sum_over(
-    parts: Iterable[Any], check: Callable[[int, Any], None] | None = None, empty: str = "there is no example"
-) -> Any:
-    """Return the float64 sum of trees of arrays on devices, each fetched while the device computes the next one."""
-    total: Any = None
-    for number, part in enumerate(one_behind(parts)):
-        fetched = fetch(part)
-        if check is not None:
-            check(number, fetched)
-        if total is None:
-            total = jax.tree.map(lambda array: np.array(array, np.float64), fetched)
-        else:
-            jax.tree.map(lambda sums, array: np.add(sums, array, out=sums), total, fetched)
-    if total is None:
-        raise DataError(f"batches: {empty}")
-    return total

@@ -14,7 +14,7 @@ from flax import nnx
 from headjax.core.errors import HeadjaxError
 from headjax.heads.checks import check_pruned
 from headjax.heads.discovery import CONFIGS, ENDS, HEADS, KV_HEADS, find_sites
-from headjax.heads.head_id import HeadId, named_heads, tied_heads
+from headjax.heads.head_id import HeadId, named_heads, position
 from headjax.heads.ordering import part_of
 from headjax.heads.site import (
     HEAD_IDS,
@@ -100,7 +100,11 @@ def prune(model: M, heads: Iterable[HeadId | str], *, share: float | None = None
 
 def _prune_model(model: Model, heads: Iterable[HeadId | str]) -> Model:
     """Return a headjax model without heads; a layer that loses its last one becomes `NoHeadsAttention`."""
-    removed = {tied for head in named_heads(heads) for tied in tied_heads(model.config, head)}
+    removed = set[HeadId]()
+    for head in named_heads(heads):
+        position(model.config, head)  # raises an error where there is none
+        tied = model.config.site(head.stack, head.layer).tied
+        removed |= {dataclasses.replace(head, layer=layer) for layer in tied}
     if not removed:
         return model
 
@@ -130,22 +134,27 @@ def _prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Modul
     removed = set(require_heads(sites, heads))
     plans = {site.path: _plan(model, site, [head not in removed for head in site.head_ids()]) for site in sites}
     pruned = nnx.clone(model, graph=True)
-    less = [site for site in sites if plans[site.path].numbers != Numbers.of(site)]
+    less = [site for site in sites if plans[site.path].sizes != _sizes_of(site)]
     for site in less:
         if not cuts_itself(model, site):
             _require_known(at_path(pruned, site.path), site)
     for cut in _cuts(pruned, sites, plans):
-        _remove(cut)
+        old, stacked = cut.variable[...], cut.site.layers is not None
+        pairs = zip(old if stacked else [old], cut.kept, strict=True)
+        kept = [take(array, np.asarray(index), cut.axis, f"{cut.site.path}, heads") for array, index in pairs]
+        cut.variable.set_value(jnp.stack(kept) if stacked else kept[0])
+        for holder in {id(holder): holder for holder in cut.holders}.values():
+            _resize_projection(holder, old.shape[stacked:], kept[0].shape)
     for site in less:
         layer, plan = at_path(pruned, site.path), plans[site.path]
         if cuts_itself(model, site):
-            kept = layer.keep_heads(np.flatnonzero(plan.query[0]).tolist())
+            smaller: nnx.Module = layer.keep_heads(np.flatnonzero(plan.query[0]).tolist())
             if site.path == ROOT:
-                return kept
-            put_at(pruned, site.path, kept)
+                return smaller
+            put_at(pruned, site.path, smaller)
         else:
             original = at_path(model, site.path)
-            _resize_layer(layer, site, plan.numbers)
+            _resize_layer(layer, site, plan.sizes)
             kept_heads = zip(site.head_ids(), plan.query.ravel(), strict=True)
             setattr(layer, HEAD_IDS, tuple(head.head for head, stays in kept_heads if stays))
             _check_scales(original, layer, site)
@@ -155,29 +164,17 @@ def _prune_module(model: nnx.Module, heads: Iterable[HeadId | str]) -> nnx.Modul
     return pruned
 
 
-class Numbers(NamedTuple):
-    """Numbers of heads of a layer."""
+Sizes = dict[str, int]
+"""Numbers of heads of a layer, by the words that `AttentionSite.sizes` has for them."""
 
-    heads: int
-    kv_heads: int
-    head_dim: int
 
-    @classmethod
-    def of(cls, site: AttentionSite) -> Numbers:
-        return cls(site.heads, site.kv_heads, site.head_dim)
-
-    def named(self) -> dict[str, int]:
-        """Return the sizes by the words that `AttentionSite.sizes` has for them."""
-        return {
-            "heads": self.heads,
-            "kv_heads": self.kv_heads,
-            "heads // kv_heads": self.heads // self.kv_heads,
-            "heads * head_dim": self.heads * self.head_dim,
-        }
-
-    def usual(self) -> dict[str, int]:
-        sizes = self.named()
-        return {name: sizes[size] for size, names in USUAL.items() for name in names}
+def _sizes_of(site: AttentionSite) -> Sizes:
+    return {
+        "heads": site.heads,
+        "kv_heads": site.kv_heads,
+        "heads // kv_heads": site.heads // site.kv_heads,
+        "heads * head_dim": site.heads * site.head_dim,
+    }
 
 
 class _Plan(NamedTuple):
@@ -185,7 +182,7 @@ class _Plan(NamedTuple):
 
     query: np.ndarray  # [layers, heads] bool
     key: np.ndarray  # [layers, kv_heads] bool
-    numbers: Numbers
+    sizes: Sizes
 
 
 def _plan(model: nnx.Module, site: AttentionSite, kept: Sequence[bool]) -> _Plan:
@@ -203,7 +200,7 @@ def _plan(model: nnx.Module, site: AttentionSite, kept: Sequence[bool]) -> _Plan
                 f"groups; remove as many of each, or {USE_SHARE}"
             )
     if itself:
-        return _Plan(layers, np.zeros((1, 0), bool), Numbers.of(site)._replace(heads=sum(kept)))
+        return _Plan(layers, np.zeros((1, 0), bool), _sizes_of(dataclasses.replace(site, heads=sum(kept))))
     shapes = {(int(row.sum()), int((row > 0).sum())) for row in groups}
     if len(shapes) > 1:
         numbers = ", ".join(str(int(row.sum())) for row in groups)
@@ -211,7 +208,8 @@ def _plan(model: nnx.Module, site: AttentionSite, kept: Sequence[bool]) -> _Plan
             f"{site.path}: its layers would keep {numbers} heads, and lie in one array; remove as many of each, or "
             f"{USE_SHARE}"
         )
-    return _Plan(layers, groups > 0, Numbers(*shapes.pop(), site.head_dim))
+    heads, kv_heads = shapes.pop()
+    return _Plan(layers, groups > 0, _sizes_of(dataclasses.replace(site, heads=heads, kv_heads=kv_heads)))
 
 
 class _Cut(NamedTuple):
@@ -254,16 +252,6 @@ def _cuts(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> list[_
     return list(cuts.values())
 
 
-def _remove(cut: _Cut) -> None:
-    """Remove heads from a parameter, and set the static shapes of the modules that hold it."""
-    old, stacked = cut.variable[...], cut.site.layers is not None
-    pairs = zip(old if stacked else [old], cut.kept, strict=True)
-    kept = [take(array, np.asarray(index), cut.axis, f"{cut.site.path}, heads") for array, index in pairs]
-    cut.variable.set_value(jnp.stack(kept) if stacked else kept[0])
-    for holder in {id(holder): holder for holder in cut.holders}.values():
-        _resize_projection(holder, old.shape[stacked:], kept[0].shape)
-
-
 def _check_scales(original: nnx.Module, pruned: nnx.Module, site: AttentionSite) -> None:
     """Raise `HeadjaxError` where a property that is a fraction, such as a scale, differs in the pruned layer."""
     for name in dir(type(original)):
@@ -300,21 +288,20 @@ def _require_known(layer: nnx.Module, site: AttentionSite) -> None:
 def _resize_rest(model: nnx.Module, sites: Sites, plans: Mapping[str, _Plan]) -> None:
     """Set the numbers of heads in modules and configs outside the layers, if all layers have equal numbers."""
     within = {id(module) for site in sites for _, module in nnx.iter_modules(at_path(model, site.path), graph=True)}
-    old, *others = {Numbers.of(site) for site in sites}
-    if others:
+    if any(_sizes_of(site) != _sizes_of(sites[0]) for site in sites):
         return
-    left = {name: {getattr(plan.numbers, name) for plan in plans.values()} for name in ("heads", "kv_heads")}
-    new = old._replace(**{name: numbers.pop() for name, numbers in left.items() if len(numbers) == 1})
+    left = {name: {plan.sizes[name] for plan in plans.values()} for name in ("heads", "kv_heads")}
+    equal: dict[str, Any] = {name: numbers.pop() for name, numbers in left.items() if len(numbers) == 1}
+    old, new = _sizes_of(sites[0]), _sizes_of(dataclasses.replace(sites[0], **equal))
     for _, module in nnx.iter_modules(model, graph=True):
         if id(module) not in within:
             _resize_module(module, old, new)
 
 
-def _resize_layer(layer: nnx.Module, site: AttentionSite, after: Numbers) -> None:
+def _resize_layer(layer: nnx.Module, site: AttentionSite, sizes: Sizes) -> None:
     """Set the static numbers of heads of a layer, of the modules within it and of their configs."""
     for _, module in nnx.iter_modules(layer, graph=True):
-        _resize_module(module, Numbers.of(site), after)
-    sizes = after.named()
+        _resize_module(module, _sizes_of(site), sizes)
     for path, size in site.sizes:
         if size not in sizes:
             raise HeadjaxError(f"{site.path}: sizes: {path}: expected one of {', '.join(sizes)}, got {size!r}")
@@ -322,19 +309,19 @@ def _resize_layer(layer: nnx.Module, site: AttentionSite, after: Numbers) -> Non
         setattr(at_path(layer, holder), name, sizes[size])
 
 
-def _resize_module(module: nnx.Module, before: Numbers, after: Numbers) -> None:
+def _resize_module(module: nnx.Module, before: Sizes, after: Sizes) -> None:
     """Replace numbers of heads in a module's attributes and its config, if they equal those of `before`."""
-    new = after.usual()
-    for name, old in before.usual().items():
+    usual = [(name, before[size], after[size]) for size, names in USUAL.items() for name in names]
+    for name, old, new in usual:
         if isinstance(vars(module).get(name), int) and vars(module)[name] == old:
-            setattr(module, name, new[name])
+            setattr(module, name, new)
     for name in CONFIGS:
         config = vars(module).get(name)
         if not dataclasses.is_dataclass(config) or isinstance(config, type):
             continue
         fields = {field.name for field in dataclasses.fields(config) if field.init}
-        same = {field for field, old in before.usual().items() if field in fields and getattr(config, field) == old}
-        resized = dataclasses.replace(config, **{field: new[field] for field in same})
+        changes = {field: new for field, old, new in usual if field in fields and getattr(config, field) == old}
+        resized = dataclasses.replace(config, **changes)
         if getattr(resized, "head_dim", None) != getattr(config, "head_dim", None):
             kind = type(config).__name__
             raise HeadjaxError(f"prune: {kind} computes head_dim from the number of heads, which changes")

@@ -22,16 +22,17 @@ from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.numbers import brief
 from headjax.core.programs import free_memory
 from headjax.core.progress import Update
-from headjax.heads.block_maps import BlockReader, OutputMap
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
 from headjax.heads.ordering import part_of
+from headjax.heads.output_maps import BlockReader, OutputMap, SiteReader
 from headjax.heads.program import Loss
 from headjax.heads.pruning import prune
 from headjax.heads.refit import RIDGES, RefitSums, centred, least_needed, refit
 from headjax.heads.site import find_heads, require_heads, with_tied
-from headjax.heads.site_maps import SiteReader, reader_for
 from headjax.heads.surgery import StackLayer, prune_units, units_to_remove
+from headjax.mesh.mesh import on_automatic_axes
+from headjax.models.walk import shows_sub_layers
 from headjax.nn.state import Compute
 
 
@@ -138,13 +139,13 @@ def reconstruct(
         DataError: There are no batches, fewer than two examples, or no tokens. ConfigError: one misfits the mesh.
     """
     named = removed if share is None else part_of(model, removed, share)
-    kind, options = reader_for(model, loss), dict[str, Any](units=units, converted=converted, skipped=skipped)
-    if not kind.by_blocks:
-        for name in (name for name, option in options.items() if option):
+    walks = loss is None and shows_sub_layers(model)
+    for name, option in {"units": units, "converted": converted, "skipped": skipped}.items():
+        if option and not walks:
             raise HeadjaxError(f"{name}: needs a model that offers the walk (headjax.models.walk), and no loss")
-        options = {"units": 0.0, "loss": loss}
-    run, options = kind.on_mesh(_reconstructed), options | {"compute": compute}
-    result: Reconstruction = run(kind, model, list(batches), named, feed_forward, ridges, progress, **options)
+    options: dict[str, Any] = {"converted": converted, "skipped": skipped} if walks else {"loss": loss}
+    run, kind = (on_automatic_axes(_reconstructed), BlockReader) if walks else (_reconstructed, SiteReader)
+    result = run(kind, model, list(batches), named, feed_forward, units, ridges, progress, compute=compute, **options)
     _warn_of_unknowns(result.layers)
     return result
 
@@ -155,10 +156,9 @@ def _reconstructed(
     batches: Sequence[Any],
     removed: Iterable[HeadId | str],
     feed_forward: bool,
+    units: float | Mapping[StackLayer, int],
     ridges: Sequence[float],
     progress: Update | None,
-    *,
-    units: float | Mapping[StackLayer, int],
     **options: Any,
 ) -> Reconstruction:
     if not batches:
@@ -167,9 +167,9 @@ def _reconstructed(
     gone = tuple(sorted(with_tied(sites, require_heads(sites, removed))))
     if gone and len(gone) == len(find_heads(sites)):
         raise HeadjaxError("reconstruction: all heads are removed, nothing is left to solve")
-    reader: BlockReader | SiteReader = kind(model, batches, **options)
-    if not kind.by_blocks:
+    if kind is SiteReader:
         prune(model, gone)  # what its code cannot hold is refused before anything is computed
+    reader = kind(model, batches, **options)
     repairs, diverged, removed_units = list[LayerRepair](), False, dict[StackLayer, tuple[int, ...]]()
     for each in reader.maps(feed_forward or any(units_lost.values())):
         kept, count = each.kept(gone), units_lost.get(each.units, 0) if each.units else 0
@@ -188,11 +188,12 @@ def _reconstructed(
         solved = refit(sums, kept, bias=each.biased, scale=scale, ridges=ridges, weight=weight)
         if solved.helps:
             each.add(solved.change)
-        repair = LayerRepair(each.title, sums.tokens, solved.unknowns, solved.ridge, solved.held_out, solved.helps)
-        repairs.append(repair)
+        repairs.append(
+            LayerRepair(each.title, sums.tokens, solved.unknowns, solved.ridge, solved.held_out, solved.helps)
+        )
         free_memory()
         if progress is not None:
-            progress(len(repairs), {"held_out": repairs[-1].held_out})
+            progress(len(repairs), {"held_out": solved.held_out})
     result = Reconstruction(reader.repaired(), gone, removed_units, tuple(repairs), reader.count())
     if not hasattr(result.repaired, "with_entry"):
         return result

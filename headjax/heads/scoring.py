@@ -19,9 +19,10 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.fields import unknown_name
 from headjax.core.numbers import brief
 from headjax.core.progress import Update
+from headjax.heads.batches import sum_over
 from headjax.heads.head_id import HeadId, HeadLayer, Values, all_heads, position
 from headjax.heads.loss_checks import checked
-from headjax.heads.program import Applied, Loss, Losses, Program, compiled, each_example, prepare, sum_over
+from headjax.heads.program import Applied, Loss, Losses, Program, compiled, each_example, prepare
 from headjax.heads.seam import STATISTICS, Notes, Pattern, offsets
 from headjax.heads.site import AttentionSite, Gates, Sites, filled, to_values
 from headjax.models.config import Batch
@@ -234,7 +235,9 @@ def _derivatives(
     example = batch
     if not per_example:
         example = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:])[: x.ndim], x.dtype), batch)
-    leads = {path: _common(calls) for path, calls in program.calls(state, example).leads.items()}
+    leads = dict[str, tuple[int, ...]]()
+    for path, calls in program.calls(state, example).leads.items():  # the axes in common, else that of the batch
+        leads[path] = calls[0] if len(set(calls)) == 1 else (calls[0][0], *[1] * (len(calls[0]) - 1))
     spread, reads, notes = dict(gates), {site.path: jnp.zeros(site.shape) for site in program.sites}, {}
     for site in program.sites:
         lead, front = leads.get(site.path), site.shape[:-1]
@@ -278,11 +281,6 @@ def _joined(by_example: jax.Array, axis: int) -> jax.Array:
 def _positions(contexts: jax.Array, matrix: jax.Array, counts: jax.Array) -> jax.Array:
     """Return the number of positions that can change the loss, once for each head."""
     return jnp.full(contexts.shape[-2], counts.sum())
-
-
-def _common(calls: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the axes that the calls of a site have in common: all if they are equal, else that of the batch."""
-    return calls[0] if len(set(calls)) == 1 else (calls[0][0], *[1] * (len(calls[0]) - 1))
 
 
 def _examples_first(site: AttentionSite, gradient: jax.Array, examples: int) -> jax.Array:

@@ -167,12 +167,11 @@ def without(sites: Sites, heads: Iterable[HeadId]) -> Gates:
 
 def find_heads(sites: Sites) -> dict[HeadId, tuple[AttentionSite, tuple[int, ...]]]:
     """Return for every head its site and its index into the site's gates."""
-    indices: dict[HeadId, tuple[AttentionSite, tuple[int, ...]]] = {}
-    for site in sites:
-        for number, head in enumerate(site.head_ids()):
-            column = number % site.heads
-            indices[head] = (site, (column,) if site.layers is None else (number // site.heads, column))
-    return indices
+    return {
+        head: (site, index)
+        for site in sites
+        for head, index in zip(site.head_ids(), np.ndindex(*site.shape), strict=True)
+    }
 
 
 def require_heads(sites: Sites, heads: Iterable[HeadId | str]) -> tuple[HeadId, ...]:
@@ -284,3 +283,31 @@ def parameters(layer: Any) -> Iterator[tuple[str, nnx.Variable]]:
         for name, entry in vars(module).items():
             if isinstance(entry, nnx.Variable) and hasattr(entry[...], "shape"):
                 yield ".".join(map(str, (*path, name))), entry
+
+
+SECOND_MAPS = ("down_proj", "fc2", "linear2", "dense2", "w2", "wo", "linear_out", "fc_out", "c_proj", "down")
+"""Names of a feed-forward's second map."""
+
+
+def second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
+    """Yield the second maps of the feed-forwards beside the attention layers, whose units are heads of size 1."""
+    for site in sites:
+        block = site.path.rpartition(".")[0]
+        modules: dict[str, Any] = {
+            ".".join(map(str, path)): module
+            for path, module in nnx.iter_modules(at_path(model, block), graph=True)
+            if path
+            and path[-1] in SECOND_MAPS
+            and isinstance(getattr(module, "kernel", None), nnx.Variable)
+            and str(path[0]) != site.path.rpartition(".")[2]
+        }
+        if len(modules) != 1:
+            raise HeadjaxError(
+                f"feed_forward: beside {site.path} there are {len(modules)} second maps of a feed-forward; looked for "
+                f"{', '.join(SECOND_MAPS)}"
+            )
+        ((path, module),) = modules.items()
+        holder, _, name = f"{block}.{path}".strip(".").rpartition(".")
+        units = module.kernel[...].shape[-2]
+        kinds: dict[str, Any] = {"output": name, "kernel": f"{name}.kernel", "query": ((f"{name}.kernel", -2),)}
+        yield AttentionSite(heads=units, kv_heads=units, head_dim=1, path=holder, layers=site.layers, **kinds)

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 
 from headjax.core.modules import arrays
 from headjax.core.tensors import flatten
-from headjax.heads.program import sum_over
+from headjax.heads.batches import sum_over
 from headjax.heads.refit import RefitSums
 from headjax.heads.surgery import output_map
 from headjax.mesh.distributed import put_whole_batch

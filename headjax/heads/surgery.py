@@ -16,6 +16,8 @@ from headjax.core.kind import fresh, own_copy
 from headjax.core.modules import arrays, bind, declared
 from headjax.core.tensors import Params, abstract, map_tensors
 from headjax.heads.head_id import require_stack
+from headjax.heads.refit import Change
+from headjax.mesh.distributed import fetch
 from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
@@ -128,15 +130,10 @@ def config_after(config: ModelConfig, surgery: Callable[[Model], Model]) -> Mode
 
 
 class MapVariables(NamedTuple):
-    """The linear map that a sub-layer ends with.
+    """The linear map that a sub-layer ends with."""
 
-    Attributes:
-        weight: W_O `[heads, value_dim, width]` or W_2 `[hidden, width]`; None where a formulation has no such weight.
-        bias: b_O or b_2 `[width]`, or None.
-    """
-
-    weight: Any
-    bias: Any
+    weight: Any  # W_O [heads, value_dim, width] or W_2 [hidden, width]; None where a formulation has no such weight
+    bias: Any  # b_O or b_2 [width], or None
 
 
 def output_map(module: Any) -> MapVariables:
@@ -144,6 +141,24 @@ def output_map(module: Any) -> MapVariables:
     if isinstance(module, FeedForward):
         return MapVariables(module.down, module.down_bias)
     return MapVariables(module.output.kernel, module.output.bias)
+
+
+def with_change(layer: Block, slot: str, change: Change) -> Block:
+    """Return a layer with another output map in a slot."""
+    copy: Block = own_copy(layer)
+    for variable, array in zip(output_map(getattr(copy, slot)), change, strict=True):
+        if variable is not None:
+            array_before = variable.get_raw_value()
+            total = np.asarray(fetch(array_before), np.float64) + array.reshape(array_before.shape)
+            variable.set_raw_value(on_devices_of(array_before, jnp.asarray(total, array_before.dtype)))
+    return copy
+
+
+def on_devices_of(other: jax.Array, array: jax.Array) -> jax.Array:
+    """Return an array on the devices of another one."""
+    if isinstance(other, jax.Array) and len(other.sharding.device_set) > 1:
+        return jax.device_put(array, other.sharding)
+    return array if len(array.sharding.device_set) == 1 else jnp.asarray(fetch(array))
 
 
 def _mapped(
@@ -157,7 +172,7 @@ def _mapped(
     chosen = None if layers is None else frozenset(layers)
     edited = {name: list(config.stacks()[name].layers) for name, _ in places.values()}
     weights: dict[str, dict[str, list[Params]]] = {name: {} for name in edited}
-    changed_slots: dict[str, set[tuple[int, str]]] = {name: set() for name in edited}
+    changed: dict[str, set[tuple[int, str]]] = {name: set() for name in edited}
     for called, (name, slot) in places.items():
         slot_weights = weights[name][slot] = _unstacked(model, name, slot)
         for layer_module in _modules(model, called, name, slot, list(slot_weights)):
@@ -168,14 +183,13 @@ def _mapped(
             if module is not layer_module.module:
                 field = {"hidden": module.hidden} if slot == FEED_FORWARD else {slot: module.kind}
                 for layer in tied:
-                    slot_weights[layer], edited[name][layer] = (
-                        arrays(module),
-                        dataclasses.replace(edited[name][layer], **field),
-                    )
-                    changed_slots[name].add((layer, slot))
+                    slot_weights[layer] = arrays(module)
+                    edited[name][layer] = dataclasses.replace(edited[name][layer], **field)
+                    changed[name].add((layer, slot))
     after = config.with_layers(edited)
     for name in edited:
-        params[name] = _restacked(model, name, after.stacks()[name], weights[name], changed_slots[name])
+        stacks = config.stacks()[name], after.stacks()[name]
+        params[name] = _restacked(*stacks, params[name], weights[name], changed[name])
     return model.replace(config=after, params=params)
 
 
@@ -194,32 +208,21 @@ def _modules(model: Model, called: str, name: str, slot: str, weights: Iterable[
 
 
 def _restacked(
-    model: Model,
-    name: str,
-    new: StackConfig,
-    weights: Mapping[str, list[Params]],
-    changed_slots: Collection[tuple[int, str]],
+    old: StackConfig, new: StackConfig, params: Params, weights: dict[str, list[Params]], changed: set[tuple[int, str]]
 ) -> Params:
     """Return the parameters of a changed stack; a group of the same layers as before shares unchanged arrays."""
-    old, params = model.config.stacks()[name], model.params[name]
     before = {group.name for group in old.groups}
     restacked = {key: entry for key, entry in params.items() if key not in before}
-    others: dict[str, list[Params]] = {}
     if any(group.name not in before for group in new.groups):
-        kept = {key: {slot: stacked for slot, stacked in params[key].items() if slot not in weights} for key in before}
-        by_layer = old.unstack(kept)
-        others = {slot: [layer[slot] for layer in by_layer] for slot in by_layer[0]}
+        others = {key: {slot: each for slot, each in params[key].items() if slot not in weights} for key in before}
+        by_layer = old.unstack(others)
+        weights |= {slot: [layer[slot] for layer in by_layer] for slot in by_layer[0]}
     for group in new.groups:
-        members = range(group.start, group.stop)
-        slots = others | dict(weights)
-        if group.name in before:
-            slots = {
-                slot: stacked
-                for slot, stacked in weights.items()
-                if any((layer, slot) in changed_slots for layer in members)
-            }
-        stacked = {slot: group.restack(by_layer[group.start : group.stop]) for slot, by_layer in slots.items()}
-        restacked[group.name] = params.get(group.name, {}) | stacked
+        kept = params.get(group.name, {})  # none of a new group
+        layers = range(group.start, group.stop)
+        slots = [slot for slot in weights if not kept or any((layer, slot) in changed for layer in layers)]
+        stacked = {slot: group.restack(weights[slot][group.start : group.stop]) for slot in slots}
+        restacked[group.name] = kept | stacked
     return restacked
 
 

@@ -29,8 +29,8 @@ from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.core.serialize import from_data, to_data
 from headjax.heads.agreement import Seen, Sensitivity, in_parts, products
+from headjax.heads.batches import held_back
 from headjax.heads.head_id import HeadLayer
-from headjax.heads.program import held_back
 from headjax.heads.refit import Change, centred, layer_removals, least_needed, nested_refits, refit, rows_of
 from headjax.heads.sums import (
     DeviceSums,

@@ -15,12 +15,11 @@ import numpy as np
 from headjax.core.errors import HeadjaxError
 from headjax.core.kind import own_copy
 from headjax.heads.agreement import Predictions, agreement_kind, compare, predictions_of
-from headjax.heads.block_maps import with_change
-from headjax.heads.program import sum_over
+from headjax.heads.batches import sum_over
 from headjax.heads.refit import refit
 from headjax.heads.site import at_path
 from headjax.heads.sums import LayerStep, States
-from headjax.heads.surgery import output_map
+from headjax.heads.surgery import output_map, with_change
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD, LayerBlock, blocks_of, embed, step

@@ -64,8 +64,8 @@ class Training:
                 return initialization.draw(model, key)
 
         params = jax.jit(draw, out_shardings=trainer.places().params)(key)
-        feed = Feed(self) if initialization.num_batches else ()
-        batches = list(itertools.islice(feed, initialization.num_batches))
+        feed = Feed(self) if initialization.batches else ()
+        batches = list(itertools.islice(feed, initialization.batches))
         setting = Setting(batches, jax.random.fold_in(key, 0), mesh, self.config.compute)
         params, measured = initialization.measure(model, params, setting)
         return trainer.first_state(params), (history_entry("initialize", **to_data(initialization), **measured),)

@@ -4,7 +4,7 @@ import pytest
 
 import headjax
 from headjax.heads import agreement
-from headjax.heads.program import batches_for
+from headjax.heads.batches import batches_for
 from headjax.heads.refit import layer_removals
 from tests import tiny
 from tests.models.test_encoder import config

@@ -9,9 +9,9 @@ import headjax
 from headjax.core.class_names import IGNORED
 from headjax.evaluation.paired import paired_bootstrap
 from headjax.heads.ablation import Ablation
+from headjax.heads.batches import sum_over
 from headjax.heads.discovery import find_sites
 from headjax.heads.ordering import requested_count, uniform_steps
-from headjax.heads.program import sum_over
 from headjax.heads.scoring import Scores
 from headjax.heads.surgery import prune_units
 from tests import tiny

@@ -8,7 +8,7 @@ import pytest
 
 import headjax
 from headjax.heads import seam
-from headjax.heads.program import sum_over
+from headjax.heads.batches import sum_over
 from headjax.heads.scoring import ROLES, head_roles, role_counts
 from headjax.heads.seam import Pattern
 from headjax.nn.state import Probe

@@ -7,8 +7,7 @@ import pytest
 
 import headjax
 from headjax.core.tensors import FanIn
-from headjax.initialization import Admin, AdminConstant, DeepNorm, Setting, constant_omega
-from headjax.initialization.initialization import profile
+from headjax.initialization import Admin, AdminConstant, DeepNorm, Setting, constant_omega, profile
 from headjax.mesh.distributed import put_whole_batch
 from tests import tiny
 from tests.closeness import assert_close, close_to

@@ -6,8 +6,7 @@ import pytest
 
 import headjax
 from headjax.core.tensors import FanIn
-from headjax.initialization import Admin, Setting
-from headjax.initialization.initialization import profile
+from headjax.initialization import Admin, Setting, profile
 from headjax.mesh.distributed import put_whole_batch
 from tests import tiny
 from tests.closeness import assert_close

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import headjax
+from headjax.heads.output_maps import matrix_of
 from headjax.heads.program import prepare
 from headjax.heads.site import ones
-from headjax.heads.site_maps import matrix_of
 from results import query_key, rivals
 from tests import tiny
 

@@ -16,7 +16,7 @@ import headjax
 from headjax.conversion.calibration import collect
 from headjax.core.progress import silent
 from headjax.heads.agreement import Sensitivity, agreement
-from headjax.heads.program import held_back
+from headjax.heads.batches import held_back
 from headjax.heads.surgery import count_units, map_feed_forward, remove_layers
 from headjax.hub.exporting import layout_of_export
 from headjax.models import walk

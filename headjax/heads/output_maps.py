@@ -1,10 +1,15 @@
-"""The output maps of any Flax module, read by whole passes and changed in a copy."""
+"""The output maps of a model, W_O and b_O of attentions, W_2 and b_2 of feed-forwards, read and changed in a copy.
+
+Where the model offers the walk, `BlockReader` reads them block by block; `SiteReader` reads those of any Flax module by
+whole passes.
+"""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,31 +19,179 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from headjax.core.errors import HeadjaxError
-from headjax.heads.block_maps import BlockReader, Moments, OutputMap, Places, Tell
-from headjax.heads.head_id import HeadId
+from headjax.heads.agreement import prices
+from headjax.heads.batches import examples_in
+from headjax.heads.head_id import HeadId, HeadLayer
 from headjax.heads.loss_checks import checked, compare_examples
-from headjax.heads.program import Loss, Program, compiled, examples_in, mean_loss, prepare
+from headjax.heads.program import Loss, Program, compiled, mean_loss, prepare
 from headjax.heads.refit import Change, RefitSums
-from headjax.heads.site import AttentionSite, Sites, at_path, ones, output_matrix
-from headjax.heads.sums import DeviceSums, sum_over_batches, sums_by_half
+from headjax.heads.site import AttentionSite, at_path, ones, output_matrix, second_maps
+from headjax.heads.sums import DeviceSums, LayerStep, layer_steps, spread, sum_over_batches, sums_by_half
+from headjax.heads.surgery import on_devices_of, output_map, with_change
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import spread_by_compiler
-from headjax.models.walk import shows_sub_layers
+from headjax.models.config import HEAD_STACKS, declared_model, head_stack_at
+from headjax.models.model import Model, check_parts
+from headjax.models.walk import FEED_FORWARD
 from headjax.nn.state import Compute
 
-SECOND_MAPS = ("down_proj", "fc2", "linear2", "dense2", "w2", "wo", "linear_out", "fc_out", "c_proj", "down")
-"""Names of a feed-forward's second map."""
+Places = tuple[HeadLayer, ...]
+"""Head stack and number of an attention layer, or of all that share its parameters."""
+
+Tell = Callable[[int], None]
+"""Called with the number of batches done."""
 
 
-def reader_for(model: nnx.Module, loss: Loss | None) -> type[BlockReader] | type[SiteReader]:
-    """Return how a model is read: on the walk where its blocks show their sub-layers and no loss is given."""
-    return BlockReader if loss is None and shows_sub_layers(model) else SiteReader
+class OutputMap(abc.ABC):
+    """The output map of a sub-layer in a model that is repaired."""
+
+    title: str  # `encoder/3` for the attention layer 3 of a head stack, `encoder/3/feed_forward` for a feed-forward
+    places: Places = ()  # none of a feed-forward
+    heads: tuple[HeadId, ...] = ()  # whose contexts it reads, of several layers those of the first
+    groups: Sequence[int] = ()  # KV head of each of them
+    units: tuple[str, int] | None = None  # stack and layer of a feed-forward on the walk, whose units may be removed
+    features: int
+    biased: bool
+    diverged: bool = False  # whether the model is known to compute something else up to here
+
+    def kept(self, removed: Container[HeadId]) -> np.ndarray:
+        """Return which features stay without these heads, `[features]` bool."""
+        if not self.heads:
+            return np.ones(self.features, bool)
+        return np.repeat([head not in removed for head in self.heads], self.features // len(self.heads))
+
+    def keep(self, features: np.ndarray) -> None:
+        """Set the rows of all features but these, `[features]` bool, to 0."""
+        weight = self.weight()
+        self.add(Change(-weight * ~features[:, None], np.zeros(weight.shape[1])))
+
+    @abc.abstractmethod
+    def weight(self) -> np.ndarray:
+        """Return the present weight of the map, `[features, width]`."""
+
+    @abc.abstractmethod
+    def sums(self) -> tuple[RefitSums, np.ndarray]:
+        """Return the sums over all batches, and the factor of the output in the residual stream, `[width]`."""
+
+    @abc.abstractmethod
+    def add(self, change: Change) -> None:
+        """Add a change to the map."""
+
+
+Moments = Iterator[tuple[OutputMap, np.ndarray]]
+"""Maps of attentions with the sums over the tokens of x x^T, x the contexts and a 1."""
+
+
+class BlockReader:
+    """A model on the walk, and a copy that is repaired for the errors of earlier layers, too.
+
+    Effects are changes of the model's own output, without labels, on at most `compared` examples.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        batches: Sequence[Any],
+        *,
+        compute: Compute = Compute(),
+        converted: Model | None = None,
+        skipped: Collection[tuple[str, int]] = (),
+    ) -> None:
+        """Repair a copy of the model, or `converted`, which goes without the layers `skipped`."""
+        self._whole = model if converted is None else converted
+        for each in (model,) if converted is None else (model, converted):
+            check_parts(each)
+        self._model, self.batches = spread(model, batches)
+        self.compared = min(128, round(0.4 * sum(map(examples_in, self.batches))))
+        self._converted, self._skipped, self._compute = converted, skipped, compute
+        self._changed: dict[tuple[str, int], Mapping[str, jax.Array]] = {}  # by stack and layer, then by path
+
+    def maps(self, feed_forward: bool) -> Iterator[BlockMap]:
+        """Yield the output maps of the copy in the order of computation, each to be changed before the next."""
+        slots = {slot for _, slot in HEAD_STACKS.values()} | ({FEED_FORWARD} if feed_forward else set())
+        options: dict[str, Any] = {"slots": slots, "skipped": self._skipped}
+        for step in layer_steps(self._model, self.batches, self._compute, self._converted, **options):
+            self._changed[step.block.stack, step.tied[0]] = step.changed
+            yield from (BlockMap(step, slot) for slot in step.layer.config.slots if slot in slots)
+
+    def repaired(self) -> Model:
+        """Return the copy with all changes so far, whose arrays lie where the model's own do."""
+        placed, repaired = self._model if self._converted is None else self._converted, self._whole.replace()
+        for name, stack in repaired.config.stacks().items():
+            for group in stack.groups:
+                layers = [self._changed.get((name, layer), {}) for layer in range(group.start, group.stop)]
+                for path in dict.fromkeys(path for arrays in layers for path in arrays):
+                    where = f"{name}.{group.name}.{path.replace('/', '.')}"
+                    before, variable = at_path(placed, where).get_raw_value(), at_path(repaired, where)
+                    after = [each.get(path, before if group.shared else before[i]) for i, each in enumerate(layers)]
+                    array = after[0] if group.shared else jnp.stack(after)
+                    with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
+                        variable.set_raw_value(on_devices_of(variable.get_raw_value(), array))
+        return repaired
+
+    def count(self) -> int:
+        """Return the number of examples that are no padding."""
+        model, count = declared_model(self._model.config), 0
+        for batch in map(fetch, self.batches):
+            present = batch.get("attention_mask") if "input_ids" in batch else model.valid_tokens(batch)
+            count += examples_in(batch) if present is None else int(np.asarray(present).any(axis=1).sum())
+        return count
+
+    def moments(self, batches: Sequence[Any], tell: Tell) -> Moments:
+        """Yield the maps of the attentions with their second moments over some batches."""
+        layers, done = sum(len(stack.layers) for stack in self._model.config.stacks().values()), 0
+        for step in layer_steps(self._model, batches, self._compute):
+            slots = [slot for slot in step.layer.config.slots if slot != FEED_FORWARD]
+            sums, done = step.read(slots).sums, done + len(step.tied)
+            tell(len(batches) * done // layers)
+            yield from ((BlockMap(step, slot), sums[slot].gram.sum(axis=0)) for slot in slots)
+
+    def effects(
+        self, changes: Mapping[Places, Change], batches: Sequence[Any], tell: Callable[[float], None]
+    ) -> Iterator[np.ndarray]:
+        """Yield the effect of each change of each layer's map, `[changes]`; tell the share of the work that is done."""
+        return prices(self._model, batches, changes, self._compute, tell)
+
+
+class BlockMap(OutputMap):
+    """The output map of a slot of a layer on the walk."""
+
+    def __init__(self, step: LayerStep, slot: str) -> None:
+        stack, number, module = step.block.stack, step.tied[0], getattr(step.layer, slot)
+        self._step, self._slot = step, slot
+        self.biased, self.diverged = output_map(module).bias is not None, step.diverged
+        if slot == FEED_FORWARD:
+            self.title, self.units, self.features = f"{stack}/{number}/{slot}", (stack, number), module.hidden
+            return
+        self.places = tuple((head_stack_at(stack, slot), each) for each in step.tied)
+        self.heads, self.groups = tuple(HeadId(*self.places[0], head) for head in module.ids), module.groups
+        self.title = f"{self.places[0][0]}/{number}"
+        self.features = len(self.heads) * module.output_matrices().shape[1]
+
+    def _variable(self) -> Any:
+        module = getattr(self._step.layer, self._slot)
+        weight = output_map(module).weight
+        if weight is None:
+            kind = type(module).__name__
+            raise HeadjaxError(f"reconstruction: {self.title}: {kind} has no output projection to solve")
+        return weight
+
+    def weight(self) -> np.ndarray:
+        matrix = np.asarray(fetch(self._variable().get_raw_value()), np.float64)
+        return matrix.reshape(-1, matrix.shape[-1])
+
+    def sums(self) -> tuple[RefitSums, np.ndarray]:
+        if self.features:
+            self._variable()
+        return self._step.sums(self._slot)
+
+    def add(self, change: Change) -> None:
+        self._step.replace_layer(with_change(self._step.layer, self._slot, change))
 
 
 class SiteReader:
     """Any Flax model, read by whole passes, and a copy that is repaired map by map; effects are rises of the loss."""
 
-    by_blocks = False
     compared = 256  # as for `BlockReader`; losses differ more from example to example
 
     def __init__(
@@ -50,23 +203,14 @@ class SiteReader:
         compute: Compute = Compute(),
         strict: bool | None = None,
     ) -> None:
+        """Check the batches; unless `strict` is None, attention that no site holds is named."""
         self.model, self.copy = model, nnx.clone(model, graph=True)
         self.program, self.state = prepare(model, loss, None if compute == Compute() else compute)
-        self._unchecked, self._strict = batches, strict
-
-    @functools.cached_property
-    def batches(self) -> list[Any]:
-        """The batches as arrays, checked; unless `strict` is None, attention that no site holds is named."""
-        if self._strict is not None:
-            return list(checked(self.program, self.state, self._unchecked, self._strict))
-        batches = list(map(self.program.read, self._unchecked))
-        any(compare_examples(self.program, self.state, batch) for batch in batches)
-        return batches
-
-    @staticmethod
-    def on_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function, which spreads arrays itself."""
-        return function
+        if strict is None:
+            self.batches = list(map(self.program.read, batches))
+            any(compare_examples(self.program, self.state, batch) for batch in self.batches)
+        else:
+            self.batches = list(checked(self.program, self.state, batches, strict))
 
     def maps(self, feed_forward: bool) -> Iterator[SiteMap]:
         """Yield the maps of the copy as `BlockReader.maps` does."""
@@ -91,7 +235,6 @@ class SiteReader:
         return sum(map(examples_in, self.batches))
 
     def moments(self, batches: Sequence[Any], tell: Tell) -> Moments:
-
         def batch_moments() -> Iterator[tuple[dict[str, jax.Array], int]]:
             """Yield the sums of x x^T of every batch, `[layers, n, n]` by site, and its tokens."""
             for number, batch in enumerate(batches, start=1):
@@ -113,7 +256,7 @@ class SiteReader:
     def effects(
         self, changes: Mapping[Places, Change], batches: Sequence[Any], tell: Callable[[float], None]
     ) -> Iterator[np.ndarray]:
-        """Yield the effect of each change of each layer's map, `[changes]`; tell the share of the work that is done."""
+        """Yield effects as `BlockReader.effects` does."""
         gates = ones(self.program.sites)
         before = mean_loss(self.program, self.state, gates, batches)
         maps = {each.places: each for each in self._maps(*self.program.sites)}
@@ -196,30 +339,6 @@ def add_to(model: nnx.Module, site: AttentionSite, layer: int, change: Change) -
     for variable, added in changes:
         array = variable[...]
         variable.set_value(spread_by_compiler(add, array, array, jnp.asarray(added)))
-
-
-def second_maps(model: nnx.Module, sites: Sites) -> Iterator[AttentionSite]:
-    """Yield the second maps of the feed-forwards beside the attention layers, whose units are heads of size 1."""
-    for site in sites:
-        block = site.path.rpartition(".")[0]
-        modules: dict[str, Any] = {
-            ".".join(map(str, path)): module
-            for path, module in nnx.iter_modules(at_path(model, block), graph=True)
-            if path
-            and path[-1] in SECOND_MAPS
-            and isinstance(getattr(module, "kernel", None), nnx.Variable)
-            and str(path[0]) != site.path.rpartition(".")[2]
-        }
-        if len(modules) != 1:
-            raise HeadjaxError(
-                f"feed_forward: beside {site.path} there are {len(modules)} second maps of a feed-forward; looked for "
-                f"{', '.join(SECOND_MAPS)}"
-            )
-        ((path, module),) = modules.items()
-        holder, _, name = f"{block}.{path}".strip(".").rpartition(".")
-        units = module.kernel[...].shape[-2]
-        kinds: dict[str, Any] = {"output": name, "kernel": f"{name}.kernel", "query": ((f"{name}.kernel", -2),)}
-        yield AttentionSite(heads=units, kv_heads=units, head_dim=1, path=holder, layers=site.layers, **kinds)
 
 
 @jax.jit
