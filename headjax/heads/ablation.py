@@ -33,7 +33,7 @@ from headjax.heads.program import (
     require_finite,
 )
 from headjax.heads.seam import calls_in, subclass
-from headjax.heads.site import AttentionSite, Gates, at_path, filled, find_heads, ones, require_heads
+from headjax.heads.site import Gates, Sites, at_path, filled, find_heads, ones, require_heads
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import explicit_mesh
 from headjax.models.walk import marked, shared
@@ -120,14 +120,9 @@ def ablate(
         raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
     program, state = prepare(model, loss, compute)
     program = dataclasses.replace(program, metrics=tuple((metrics or {}).items()), fixed=program.fixed and not metrics)
-    indices, at = find_heads(program.sites), filled(program.sites, gates)
-    chosen = tuple(indices) if heads is None else require_heads(program.sites, heads)
-    variants: _Variants = {}
-    for head in chosen:
-        site, (*layer, column) = indices[head]
-        of_layer = variants.setdefault((site.path, tuple(layer)), {})
-        of_layer[head] = _ablated_gates(site, np.array(at[site.path][tuple(layer)], np.float32), column, mode)
-    walk = _walk_of(model, program, state)
+    at = filled(program.sites, gates)
+    chosen = require_heads(program.sites, find_heads(program.sites) if heads is None else heads)
+    variants, walk = _variants(program.sites, at, chosen, mode), _walk_of(model, program, state)
     baseline, ablated = list[Measured](), {head: list[Measured]() for head in chosen}
     for number, batch in enumerate(checked(program, state, batches, strict)):
         values = require_finite(fetch(measure(program, state, at, batch)), "the model", number)
@@ -175,11 +170,17 @@ _Variants = dict[_Place, dict[HeadId, np.ndarray]]
 """Gates of a layer with the ablation of each head, `[heads]`."""
 
 
-def _ablated_gates(site: AttentionSite, gates: np.ndarray, column: int, mode: Mode) -> np.ndarray:
-    if mode == "all-but-one":
-        return np.eye(len(gates), dtype=np.float32)[column]
-    gates[site.groups == site.groups[column] if mode == "group" else column] = 0.0
-    return gates
+def _variants(sites: Sites, at: Gates, heads: Iterable[HeadId], mode: Mode) -> _Variants:
+    indices, variants = find_heads(sites), _Variants()
+    for head in heads:
+        site, (*layer, column) = indices[head]
+        gates = np.array(at[site.path][tuple(layer)], np.float32)
+        if mode == "all-but-one":
+            gates = np.eye(len(gates), dtype=np.float32)[column]
+        else:
+            gates[site.groups == site.groups[column] if mode == "group" else column] = 0.0
+        variants.setdefault((site.path, tuple(layer)), {})[head] = gates
+    return variants
 
 
 def _passes(
