@@ -29,15 +29,15 @@ from headjax.heads.head_id import HeadId
 from headjax.heads.loss_checks import checked
 from headjax.heads.ordering import Order, by_score
 from headjax.heads.program import Applied, Loss, Program, compiled, prepare
-from headjax.heads.site import find_heads, ones, require_stacks, to_values
+from headjax.heads.site import Gates, find_heads, ones, require_stacks, to_values
 from headjax.nn.state import Compute
-
-Logits = dict[str, jax.Array]
-"""Learned logits of the shape of gates, by the path of the site, high for heads worth keeping."""
 
 
 class GateDistribution(Checked, abc.ABC):
-    """Base of gate distributions with one learned logit per head. Subclasses are frozen dataclasses."""
+    """Base of gate distributions with one learned logit per head, high for heads worth keeping.
+
+    Logits have the shape of gates. Subclasses are frozen dataclasses.
+    """
 
     initial: ClassVar[float]  # logit that every head starts from
 
@@ -45,15 +45,15 @@ class GateDistribution(Checked, abc.ABC):
         """Raise `HeadjaxError` if a model of `total` heads has too few for the distribution."""
 
     @abc.abstractmethod
-    def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
+    def sample(self, logits: Gates, key: jax.Array, progress: jax.Array) -> Gates:
         """Return gates for one training step, differentiable in the logits."""
 
-    def penalty(self, logits: Logits) -> jax.Array:
+    def penalty(self, logits: Gates) -> jax.Array:
         """Return the penalty that is added to the mean loss per target."""
         return jnp.zeros(())
 
     @abc.abstractmethod
-    def final(self, logits: Logits) -> Logits:
+    def final(self, logits: Gates) -> Gates:
         """Return the gates to use after training, without randomness."""
 
 
@@ -102,18 +102,18 @@ class HardConcrete(GateDistribution):
     low: ClassVar[float] = -0.1
     high: ClassVar[float] = 1.1
 
-    def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
+    def sample(self, logits: Gates, key: jax.Array, progress: jax.Array) -> Gates:
         gates = {}
         for i, (path, array) in enumerate(sorted(logits.items())):
             u = jax.random.uniform(jax.random.fold_in(key, i), array.shape, minval=1e-6, maxval=1.0 - 1e-6)
             gates[path] = self._stretch(jax.nn.sigmoid((jnp.log(u) - jnp.log1p(-u) + array) / self.temperature))
         return gates
 
-    def penalty(self, logits: Logits) -> jax.Array:
+    def penalty(self, logits: Gates) -> jax.Array:
         shift = self.temperature * math.log(-self.low / self.high)
         return self.weight * jnp.stack([jax.nn.sigmoid(array - shift).sum() for array in logits.values()]).sum()
 
-    def final(self, logits: Logits) -> Logits:
+    def final(self, logits: Gates) -> Gates:
         return {path: self._stretch(jax.nn.sigmoid(array)) for path, array in logits.items()}
 
     def _stretch(self, s: jax.Array) -> jax.Array:
@@ -151,13 +151,13 @@ class Subset(GateDistribution):
         if self.count > total:
             raise HeadjaxError(f"count: {self.count} heads to keep, the model has {total}")
 
-    def sample(self, logits: Logits, key: jax.Array, progress: jax.Array) -> Logits:
+    def sample(self, logits: Gates, key: jax.Array, progress: jax.Array) -> Gates:
         flat, restore = ravel_pytree(logits)
         temperature = self.start * (self.end / self.start) ** progress
         noisy = flat + jax.random.gumbel(key, flat.shape)
         return restore(relaxed_top_k(noisy, self.count, temperature))
 
-    def final(self, logits: Logits) -> Logits:
+    def final(self, logits: Gates) -> Gates:
         flat, restore = ravel_pytree(logits)
         kept = jnp.argsort(-flat, stable=True)[: self.count]
         return restore(jnp.zeros_like(flat).at[kept].set(1.0))
@@ -243,13 +243,13 @@ def _step(
     distribution: GateDistribution,
     params: Any,
     batch: Any,
-    logits: Logits,
+    logits: Gates,
     optimizer: Any,
     key: jax.Array,
     progress: jax.Array,
     learning_rate: float,
-) -> tuple[Logits, Any, jax.Array]:
-    def penalized(logits: Logits) -> tuple[jax.Array, jax.Array]:
+) -> tuple[Gates, Any, jax.Array]:
+    def penalized(logits: Gates) -> tuple[jax.Array, jax.Array]:
         gates = ones(program.sites) | distribution.sample(logits, key, progress)
         total, targets = program.losses(params, gates, batch)
         loss = total.sum() / jnp.maximum(targets.sum(), 1.0)

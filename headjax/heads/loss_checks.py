@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -115,12 +115,13 @@ def checked(program: Program, state: Any, batches: Iterable[Any], strict: bool) 
 
 def unrecognised(program: Program, state: Any, batch: Any) -> dict[str, str]:
     """Return the attention layers of a loss that are no sites, by path, with their classes."""
-    places = _without_gates(lambda program, *args: program.value(*args).total, program, state, batch)
+    places = _without_gates(program.value, program, state, batch)
     if not isinstance(program, ModuleProgram):
         return {"/".join(name for name in place if "->" not in name) or "the function": "" for place in places}
     model = nnx.merge(program.graph, state)
     paths = set(not_recognised(model, program.sites))
-    for place in _without_gates(_scoped_total, program, state, batch) if places else ():
+    scoped = functools.partial(_scoped_value, program)
+    for place in _without_gates(scoped, program, state, batch) if places else ():
         path = next((name.removeprefix(SCOPE) for name in reversed(place) if name.startswith(SCOPE)), ROOT)
         while path != ROOT and next(parameters(at_path(model, path)), None) is None:  # out to a module with parameters
             path = path.rpartition(".")[0] or ROOT
@@ -143,16 +144,15 @@ def parameters_of(model: nnx.Module, paths: Iterable[str], besides: Iterable[str
     return sum(variable[...].size for variable in params)
 
 
-def _scoped_total(program: ModuleProgram, state: Any, gates: Gates, batch: Any) -> jax.Array:
+def _scoped_value(program: ModuleProgram, state: Any, gates: Gates, batch: Any) -> Losses:
     """Return the loss, computed under scopes that are named by the paths of the modules."""
     model = program.gated(state, gates)
-    modules: list[Any] = list(nnx.iter_modules(model, graph=True))
-    for parts, module in modules:
+    for parts, module in list[Any](nnx.iter_modules(model, graph=True)):
         if callable(module):
             cls: Any = type(module)
             module.__class__ = _scoped_class(cls)
             module.head_scope = SCOPE + (".".join(map(str, parts)) or ROOT)
-    return Losses.of(program.loss(model, batch)).total
+    return Losses.of(program.loss(model, batch))
 
 
 @functools.cache
@@ -189,9 +189,9 @@ def _joined(facts: Iterable[_Fact]) -> _Fact:
     return _Fact(batch, gated and not batch, logits, weights, frozenset().union(*(fact.contexts for fact in facts)))
 
 
-def _without_gates(value: Any, program: Program, state: Any, batch: Any) -> list[Scopes]:
-    """Return the scopes of the operations that make contexts which never meet a gate."""
-    closed = jax.make_jaxpr(functools.partial(value, program))(state, ones(program.sites), batch)
+def _without_gates(value: Callable[..., Losses], program: Program, state: Any, batch: Any) -> list[Scopes]:
+    """Return the scopes of the operations of a loss that make contexts which never meet a gate."""
+    closed = jax.make_jaxpr(value)(state, ones(program.sites), batch)
     numbers = len(jax.tree.leaves(state)), len(program.sites), len(jax.tree.leaves(batch))
     kinds = _Fact(), _Fact(gated=True), _Fact(batch=True)
     walk = _TraceWalk()

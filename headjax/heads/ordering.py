@@ -100,26 +100,25 @@ def grouped_heads(sites: Sites) -> Iterator[tuple[HeadId, int, tuple[str, int]]]
             yield head, int(site.groups[number % site.heads]), home
 
 
-def key_value_groups(sites: Sites, stacks: Collection[str] | None = None) -> Steps:
-    """Return the heads of each KV head, by layer and position."""
+def key_value_groups(sites: Sites, among: Collection[HeadId] | None = None) -> Steps:
+    """Return the heads of each KV head, by layer and position, those `among` some heads alone."""
     groups: dict[tuple[str, int, int], list[HeadId]] = {}
     for head, group, _ in grouped_heads(sites):
-        if stacks is None or head.stack in stacks:
+        if among is None or head in among:
             groups.setdefault((head.stack, head.layer, group), []).append(head)
     return tuple(map(tuple, groups.values()))
 
 
 def by_groups(sites: Sites, values: Values) -> Order:
     """Return the order of whole groups by the sum of their heads' scores, the least first, ties by name."""
-    groups = (tuple(head for head in group if head in values) for group in key_value_groups(sites))
+    groups = key_value_groups(sites, values)
     return flat(sorted(groups, key=lambda group: (sum(values[head] for head in group), group)))
 
 
 def group_removals(sites: Sites, order: Iterable[HeadId]) -> Steps:
     """Return removals of whole groups, those with the least mean place in the order first."""
     rank = {head: place for place, head in enumerate(order)}
-    groups = (tuple(head for head in group if head in rank) for group in key_value_groups(sites))
-    ranked = sorted(filter(None, groups), key=lambda group: fmean(rank[head] for head in group))
+    ranked = sorted(key_value_groups(sites, rank), key=lambda group: fmean(rank[head] for head in group))
     return removals(sites, flat(ranked), whole_groups=True)
 
 
@@ -146,10 +145,8 @@ def uniform_steps(sites: Sites, config: ModelConfig, order: Order, *, whole_grou
         for stack in dict.fromkeys(head.stack for head in order)
         for layer in range(len(config.attentions()[stack]))
     }
-    for group in key_value_groups(sites):
-        left = tuple(head for head in group if head in rank)
-        if left:
-            layers[left[0].stack, left[0].layer].append(left)
+    for group in key_value_groups(sites, rank):
+        layers[group[0].stack, group[0].layer].append(group)
     number, size = _common_shape(layers)
     whole_groups = whole_groups or size == 1
     steps: list[list[HeadId]] = [[] for _ in range((number if whole_groups else size) - 1)]

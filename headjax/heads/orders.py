@@ -132,7 +132,7 @@ def order_heads(
     if config.by == "random":
         order = random_order(heads, config.seed)
     elif config.by == "ablation":
-        groups = key_value_groups(sites, stacks) if config.whole_groups else [(head,) for head in heads]
+        groups = key_value_groups(sites, set(heads)) if config.whole_groups else [(head,) for head in heads]
         of_first = {group[0]: group for group in groups}
         mode: Mode = "group" if config.whole_groups else "each"
         effects = ablate(model, batches, mode, heads=of_first, **options).effects()

@@ -158,8 +158,7 @@ class TreeProgram(Program):
         return functools.partial(self.apply, jax.tree_util.tree_map_with_path(scaled, state))
 
 
-def _path_of(path: Any) -> str:
-    return ".".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+_path_of = functools.partial(jax.tree_util.keystr, simple=True, separator=".")
 
 
 def prepare(model: nnx.Module | Applied, loss: Loss | None, compute: Any = None) -> tuple[Program, Any]:

@@ -52,28 +52,20 @@ def render_page(
     environment = Environment(loader=loader, **settings)
     environment.filters |= {
         "paragraphs": _paragraphs,
+        "base64": lambda data: base64.b64encode(data).decode(),
         # Within a script element, which no text in it can end.
         "json": lambda data: Markup(json.dumps(data, allow_nan=False).replace("<", "\\u003c")),
     }
     scripts = ["page.js", "viewer.js"] if any(section.viewer is not None for section in sections) else ["page.js"]
     script = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in scripts)
-
-    def encoded(data: bytes) -> str:
-        return base64.b64encode(data).decode()
-
-    address = "data:image/svg+xml;base64,"
-    embedded = [
-        (section, [(address + encoded(figure.plot.svg().encode()), figure) for figure in section.figures])
-        for section in sections
-    ]
     return environment.get_template("page.html").render(
         title=title,
         summary=summary,
         facts=facts or {},
         footer=footer,
-        sections=embedded,
+        sections=sections,
         script=Markup(script),
-        script_hash=f"sha256-{encoded(hashlib.sha256(script.encode()).digest())}",
+        script_digest=hashlib.sha256(script.encode()).digest(),
     )
 
 
