@@ -50,12 +50,13 @@ def render_page(
     loader = PackageLoader("headjax", "report")
     settings: Any = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=loader, **settings)
-    environment.filters |= {
+    filters: dict[str, Any] = {
         "paragraphs": _paragraphs,
         "base64": lambda data: base64.b64encode(data).decode(),
         # Within a script element, which no text in it can end.
         "json": lambda data: Markup(json.dumps(data, allow_nan=False).replace("<", "\\u003c")),
     }
+    environment.filters |= filters
     scripts = ["page.js", "viewer.js"] if any(section.viewer is not None for section in sections) else ["page.js"]
     script = "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in scripts)
     return environment.get_template("page.html").render(

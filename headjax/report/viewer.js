@@ -1,5 +1,5 @@
 // Attention viewer: every head as a small picture, one of them enlarged, tokens that tell what they attend to, and the
-// prediction with heads switched off. The data stands in the page, see headjax/head_report/views.py.
+// prediction with heads switched off. The data stands in the page, see headjax/head_report/study.py.
 
 function bytesOf(text) {
   return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));

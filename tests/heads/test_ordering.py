@@ -128,7 +128,7 @@ def test_groups_are_the_heads_of_one_key():
     assert ordering.key_value_groups(sites(GROUPED))[1] == heads("0/2", "0/3")
     uneven = sites(tiny.decoder_config(tiny.layer(), grouped(3, 2, kv_index=(0, 1, 0))))
     assert [len(group) for group in ordering.key_value_groups(uneven)] == [1, 1, 1, 1, 2, 1]
-    assert ordering.key_value_groups(uneven, ["cross"]) == ()
+    assert ordering.key_value_groups(uneven, []) == ()
     inside = headjax.Kind(headjax.CompressedAttention, inner=tiny.grouped(4, 2, 4), rank=4)
     assert inside.groups == (0, 0, 1, 1)
 
