@@ -167,9 +167,9 @@ def _reconstructed(
     gone = tuple(sorted(with_tied(sites, require_heads(sites, removed))))
     if gone and len(gone) == len(find_heads(sites)):
         raise HeadjaxError("reconstruction: all heads are removed, nothing is left to solve")
-    if kind is SiteReader:
-        prune(model, gone)  # what its code cannot hold is refused before anything is computed
     reader = kind(model, batches, **options)
+    if kind is SiteReader:
+        prune(model, gone)  # what its code cannot hold is refused before anything is solved
     repairs, diverged, removed_units = list[LayerRepair](), False, dict[StackLayer, tuple[int, ...]]()
     for each in reader.maps(feed_forward or any(units_lost.values())):
         kept, count = each.kept(gone), units_lost.get(each.units, 0) if each.units else 0
