@@ -203,14 +203,18 @@ class SiteReader:
         compute: Compute = Compute(),
         strict: bool | None = None,
     ) -> None:
-        """Check the batches; unless `strict` is None, attention that no site holds is named."""
         self.model, self.copy = model, nnx.clone(model, graph=True)
         self.program, self.state = prepare(model, loss, None if compute == Compute() else compute)
-        if strict is None:
-            self.batches = list(map(self.program.read, batches))
-            any(compare_examples(self.program, self.state, batch) for batch in self.batches)
-        else:
-            self.batches = list(checked(self.program, self.state, batches, strict))
+        self._unchecked, self._strict = batches, strict
+
+    @functools.cached_property
+    def batches(self) -> list[Any]:
+        """The batches as arrays, checked; unless `strict` is None, attention that no site holds is named."""
+        if self._strict is not None:
+            return list(checked(self.program, self.state, self._unchecked, self._strict))
+        batches = list(map(self.program.read, self._unchecked))
+        any(compare_examples(self.program, self.state, batch) for batch in batches)
+        return batches
 
     def maps(self, feed_forward: bool) -> Iterator[SiteMap]:
         """Yield the maps of the copy as `BlockReader.maps` does."""

@@ -169,7 +169,7 @@ def _reconstructed(
         raise HeadjaxError("reconstruction: all heads are removed, nothing is left to solve")
     reader = kind(model, batches, **options)
     if kind is SiteReader:
-        prune(model, gone)  # what its code cannot hold is refused before anything is solved
+        prune(model, gone)  # what its code cannot hold is refused before anything is computed
     repairs, diverged, removed_units = list[LayerRepair](), False, dict[StackLayer, tuple[int, ...]]()
     for each in reader.maps(feed_forward or any(units_lost.values())):
         kept, count = each.kept(gone), units_lost.get(each.units, 0) if each.units else 0
