@@ -29,9 +29,9 @@ from headjax.models.decoder import DecoderConfig
 from headjax.models.generation import begin
 from headjax.models.model import Model
 from headjax.nn import GroupedAttention, Kind
+from headjax.nn.block import Compute
 from headjax.nn.norms import RMSNorm
 from headjax.nn.rotary import RotaryHalves
-from headjax.nn.state import Compute
 from headjax.report.tables import Column, Table
 
 

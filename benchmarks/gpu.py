@@ -19,8 +19,8 @@ from headjax.core.timing import Timing, time_in_turns
 from headjax.models.config import ModelConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel
+from headjax.nn.block import Compute
 from headjax.nn.multi_head import MultiHeadAttention
-from headjax.nn.state import Compute
 from headjax.report.tables import Column, Table
 
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}

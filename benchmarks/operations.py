@@ -27,7 +27,7 @@ from headjax.models.decoding import continue_until, read_prompts
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.nn import Kind, MultiHeadAttention
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 from headjax.training.config import AdamW, LinearDecay
 from headjax.training.step import Trainer
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from headjax.core.tensors import count
 from headjax.models.config import ModelConfig
 from headjax.nn import CompressedAttention
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 
 SIZE = {"cpu": 1024}
 """Rows and columns of the matrices that rates are measured with, by platform; others take `LARGE`."""

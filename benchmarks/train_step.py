@@ -18,7 +18,7 @@ from headjax.mesh.mesh import MeshConfig
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.encoder import EncoderConfig
 from headjax.models.tasks import MaskedLanguageModel, TaskOutput
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 from headjax.report.tables import Column, Table
 from headjax.training.config import AdamW, ConstantRate
 from headjax.training.step import Trainer

@@ -68,12 +68,12 @@ from headjax.models.new_task import with_task as with_task
 from headjax.models.summary import summarize as summarize
 from headjax.models.vision import Vision as Vision
 from headjax.models.vision import VisionConfig as VisionConfig
+from headjax.nn.block import Compute as Compute
 from headjax.nn.collaborative import CollaborativeAttention as CollaborativeAttention
 from headjax.nn.latent import CompressedAttention as CompressedAttention
 from headjax.nn.latent import LatentAttention as LatentAttention
 from headjax.nn.multi_head import GroupedAttention as GroupedAttention
 from headjax.nn.multi_head import MultiHeadAttention as MultiHeadAttention
-from headjax.nn.state import Compute as Compute
 from headjax.shrinking.measure import MeasureConfig as MeasureConfig
 from headjax.shrinking.search_space import SearchSpace as SearchSpace
 from headjax.shrinking.search_space import SubLayerSize as SubLayerSize

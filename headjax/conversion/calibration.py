@@ -18,7 +18,7 @@ from headjax.heads.sums import layer_steps
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.inputs import counted_at
 from headjax.models.model import Model
-from headjax.nn.state import Probe
+from headjax.nn.block import Probe
 
 FOLDS = 4
 """Calibration batches of which one is held out."""

@@ -32,11 +32,10 @@ from headjax.heads.surgery import resized
 from headjax.models.config import ModelConfig
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
-from headjax.nn.block import Block, LayerConfig
+from headjax.nn.block import Block, LayerConfig, State
 from headjax.nn.module import AttentionModule
 from headjax.nn.norms import BEFORE, Normalisation
 from headjax.nn.projections import FeedForward
-from headjax.nn.state import State
 
 
 def deep_config(config: ModelConfig, heads: int = 1) -> ModelConfig:

@@ -26,7 +26,7 @@ from headjax.mesh.mesh import on_automatic_axes, replicated
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.nn.state import Compute, ForwardOptions
+from headjax.nn.block import Compute, ForwardOptions
 
 if TYPE_CHECKING:
     import grain

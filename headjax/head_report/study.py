@@ -39,7 +39,7 @@ from headjax.models.config import Batch
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 
 WORDS = {"importance_layer": "importance within the layer", "random": "chance"}
 

@@ -37,7 +37,7 @@ from headjax.heads.site import Gates, Sites, at_path, filled, find_heads, ones, 
 from headjax.mesh.distributed import fetch
 from headjax.mesh.mesh import explicit_mesh
 from headjax.models.walk import marked, shared
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 
 Mode = Literal["each", "all-but-one", "group"]
 

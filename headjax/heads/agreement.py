@@ -33,7 +33,7 @@ from headjax.models.model import Model
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Regression, SentenceSimilarity, Span
 from headjax.models.tasks.similarity import sentences, unit
 from headjax.models.walk import FEED_FORWARD, LayerBlock, SubLayerSeen, blocks_of, embed, step
-from headjax.nn.state import Compute, State
+from headjax.nn.block import Compute, State
 
 AgreementKind = Literal["kl", "cosine", "squared_difference"]
 """Measures of agreement: KL(first || second) of predictions in nats, cosine of embeddings, difference of numbers."""

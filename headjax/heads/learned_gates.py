@@ -30,7 +30,7 @@ from headjax.heads.loss_checks import checked
 from headjax.heads.ordering import Order, by_score
 from headjax.heads.program import Applied, Loss, Program, compiled, prepare
 from headjax.heads.site import Gates, find_heads, ones, require_stacks, to_values
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 
 
 class GateDistribution(Checked, abc.ABC):

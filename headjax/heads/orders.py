@@ -45,7 +45,7 @@ from headjax.heads.scoring import GRADIENT_SCORES, SCORES, score_heads
 from headjax.heads.site import find_heads, require_stacks
 from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.walk import shows_sub_layers
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 
 OTHER_ORDERS: Mapping[str, str] = {
     "ablation": "cost of removing each head alone: the oracle of Michel et al. 2019, section 4",

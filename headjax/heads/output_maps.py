@@ -33,7 +33,7 @@ from headjax.mesh.mesh import spread_by_compiler
 from headjax.models.config import HEAD_STACKS, declared_model, head_stack_at
 from headjax.models.model import Model, check_parts
 from headjax.models.walk import FEED_FORWARD
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 
 Places = tuple[HeadLayer, ...]
 """Head stack and number of an attention layer, or of all that share its parameters."""

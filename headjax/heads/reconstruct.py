@@ -33,7 +33,7 @@ from headjax.heads.site import find_heads, require_heads, with_tied
 from headjax.heads.surgery import StackLayer, prune_units, units_to_remove
 from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.walk import shows_sub_layers
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 
 
 class LayerRepair(NamedTuple):

@@ -28,8 +28,8 @@ from headjax.heads.site import AttentionSite, Gates, Sites, filled, to_values
 from headjax.models.config import Batch
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
+from headjax.nn.block import Compute, ForwardOptions, Probe
 from headjax.nn.operands import Mask
-from headjax.nn.state import Compute, ForwardOptions, Probe
 
 GRADIENT_SCORES: Mapping[str, str] = {
     "importance": "mean over examples of |dL/dxi_h|: Michel et al. 2019, equation 2",

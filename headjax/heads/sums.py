@@ -30,8 +30,7 @@ from headjax.models.config import Batch
 from headjax.models.inputs import check_batch, counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD, LayerBlock, SubLayerSeen, blocks_of, embed, step
-from headjax.nn.block import Block
-from headjax.nn.state import Compute, Probe, State
+from headjax.nn.block import Block, Compute, Probe, State
 
 Tree = TypeVar("Tree")
 

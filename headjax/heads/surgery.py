@@ -196,7 +196,7 @@ def _mapped(
 def _unstacked(model: Model, name: str, slot: str) -> list[Params]:
     params = model.params[name]
     groups = model.config.stacks()[name].groups
-    return [layer for group in groups for layer in group.unstack(params[group.name][slot])]
+    return [layer for group in groups for layer in group.unstacked(params[group.name][slot])]
 
 
 def _modules(model: Model, called: str, name: str, slot: str, weights: Iterable[Params]) -> Iterator[LayerModule]:

@@ -197,15 +197,14 @@ def stack(graph: Graph, stack: Any, x: str, tokens: Tokens) -> str:
 
     A layer sees the tokens through its window, with the position bias of the heads that it has.
     """
-    for group in stack.config.groups:
-        for number, layer in enumerate(group.each(getattr(stack, group.name)), start=group.start):
-            config, bias, allowed = stack.config.layers[number], tokens.bias, tokens.allowed
-            if bias is not None and config.attention.ids != tuple(range(stack.position_bias.config.num_heads)):
-                bias = graph.op("Gather", bias, np.asarray(config.attention.ids, np.int64), axis=1)
-            if config.window is not None:
-                near = graph.unsqueeze(graph.op("Less", graph.op("Abs", graph.distances()), config.window), 0, 1)
-                allowed = near if allowed is None else graph.op("And", allowed, near)
-            x = _layer(graph, layer, x, dataclasses.replace(tokens, bias=bias, allowed=allowed))
+    for config, layer in zip(stack.config.layers, stack.layers(), strict=True):
+        bias, allowed = tokens.bias, tokens.allowed
+        if bias is not None and config.attention.ids != tuple(range(stack.position_bias.config.num_heads)):
+            bias = graph.op("Gather", bias, np.asarray(config.attention.ids, np.int64), axis=1)
+        if config.window is not None:
+            near = graph.unsqueeze(graph.op("Less", graph.op("Abs", graph.distances()), config.window), 0, 1)
+            allowed = near if allowed is None else graph.op("And", allowed, near)
+        x = _layer(graph, layer, x, dataclasses.replace(tokens, bias=bias, allowed=allowed))
     return graph.norm(stack.final_norm, x)
 
 

@@ -28,7 +28,7 @@ from headjax.models.model import Model
 from headjax.models.new_task import with_task
 from headjax.models.tasks import TaskOutput
 from headjax.models.walk import LayerBlock, blocks_of
-from headjax.nn.state import Compute, ForwardOptions, ResidualStep
+from headjax.nn.block import Compute, ForwardOptions, ResidualStep
 
 
 class Setting(NamedTuple):

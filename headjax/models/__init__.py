@@ -10,7 +10,7 @@ from headjax.models.encoder import Encoder, EncoderConfig
 from headjax.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from headjax.models.model import Model
 from headjax.models.vision import Vision, VisionConfig
-from headjax.nn.state import Compute, ForwardOptions
+from headjax.nn.block import Compute, ForwardOptions
 
 __all__ = [
     "Batch",

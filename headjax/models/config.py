@@ -16,13 +16,12 @@ from headjax.core.fields import LISTED_MAX, Checked, Listed, Positive, Rate, Siz
 from headjax.core.kind import Kind
 from headjax.core.modules import declared
 from headjax.core.tensors import Initializer, Normal, Params, Tensors, initialize
-from headjax.nn.block import LayerConfig
+from headjax.nn.block import ForwardOptions, LayerConfig
 from headjax.nn.embeddings import Range
 from headjax.nn.flops import product_flops
 from headjax.nn.norms import LayerNorm, Norm, ResidualKind
 from headjax.nn.projections import ActivationName
 from headjax.nn.stack import StackConfig
-from headjax.nn.state import ForwardOptions
 
 Batch = Mapping[str, Any]
 """Arrays by Hugging Face's names: `input_ids [batch, length]`, `attention_mask [batch, length]`, `labels`, ...

@@ -15,15 +15,14 @@ from headjax.core.serialize import kind
 from headjax.models.config import STACK_FIELDS, Batch, Loss, Output
 from headjax.models.decoding import GenerativeConfig, GenerativeModel, Prompt, empty_cache
 from headjax.models.inputs import abstract_integers, read_tokens
-from headjax.models.model import probes_of
 from headjax.models.tasks import Features, TaskOutput, Vocabulary
+from headjax.nn.block import Compute, ForwardOptions, State
 from headjax.nn.embeddings import Range, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import ResidualKind
 from headjax.nn.operands import Mask, fold
 from headjax.nn.projections import Linear, VocabularyLogits, cross_entropy
 from headjax.nn.stack import Stack
-from headjax.nn.state import Compute, ForwardOptions, State
 
 
 @kind("decoder")
@@ -129,12 +128,6 @@ class Decoder(GenerativeModel, config=DecoderConfig):
                 self.output.bias = None
         super().__init__(config, *args, **options)
 
-    def forward(self, batch: Batch, options: ForwardOptions = ForwardOptions()) -> Output:
-        model, compute, key = options.compute.cast(self), options.compute, options.key
-        state = model.embed(batch, compute, key)
-        state, reports = model.decoder(state, options.of_stack(0))
-        return model.finish(state, compute, key)._replace(probes=probes_of(decoder=reports))
-
     def embed(self, batch: Batch, compute: Compute = Compute(), key: jax.Array | None = None) -> State:
         model = compute.cast(self)
         tokens, present, positions, segments = read_tokens(batch, self.config.position_table, causal=True)
@@ -177,7 +170,6 @@ class Decoder(GenerativeModel, config=DecoderConfig):
 
     def prompt(self, batch: Batch, options: ForwardOptions, new_tokens: int) -> Prompt:
         tokens, present, positions, _ = read_tokens(batch, self.config.position_table, causal=True)
-        example = jnp.zeros((tokens.shape[0], 1, self.config.width), options.compute.type)
-        cache = empty_cache(self.decoder, example, tokens.shape[1] + new_tokens)
+        cache = empty_cache(self.decoder, len(tokens), tokens.shape[1] + new_tokens, options.compute.type)
         present = jnp.ones(tokens.shape, bool) if present is None else present
         return tokens, present, positions, cache

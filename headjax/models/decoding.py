@@ -15,10 +15,9 @@ from headjax.core.fields import Checked, Count
 from headjax.models.config import Batch
 from headjax.models.inputs import TokenConfig
 from headjax.models.model import Model
-from headjax.nn.block import CACHE
-from headjax.nn.operands import AttentionCache, Cache, KeyValues, Mask, stored, with_units, without_units
+from headjax.nn.block import CACHE, Compute, ForwardOptions, State
+from headjax.nn.operands import AttentionCache, Cache, KeyValues, Mask, with_units, without_units
 from headjax.nn.stack import Stack
-from headjax.nn.state import Compute, ForwardOptions, State
 
 Prompt = tuple[jax.Array, jax.Array, jax.Array, Cache]
 """Input of generation: tokens, mask (False at padding, on either side), positions, and a cache without these tokens.
@@ -28,16 +27,19 @@ The arrays are `[batch, length]`, positions also `[1, length]`.
 
 
 def empty_cache(
-    stack: Stack, example: jax.Array, capacity: int, memory: jax.Array | None = None, source: jax.Array | None = None
+    stack: Stack,
+    batch: int,
+    capacity: int,
+    dtype: Any,
+    memory: jax.Array | None = None,
+    source: jax.Array | None = None,
 ) -> Cache:
     """Return an empty cache, with the cross-attention's keys and values of an encoder's output in it."""
-    layers, batch = list[dict[str, KeyValues]](), example.shape[0]
-    for group in stack.config.groups:
-        for layer in group.each(getattr(stack, group.name)):
-            shapes = layer.attention.key_values(example, jnp.zeros((1, 1), jnp.int32))
-            empty = {name: jnp.zeros((batch, capacity, *a.shape[2:]), a.dtype) for name, a in shapes.items()}
-            cross = {} if memory is None else {"cross_attention": layer.cross_attention.key_values(memory, None)}
-            layers.append({"attention": {name: stored(array) for name, array in empty.items()}} | cross)
+    layers = list[dict[str, KeyValues]]()
+    for layer in stack.layers():
+        empty = layer.attention.empty_cache(batch, capacity, dtype).entries
+        cross = {} if memory is None else {"cross_attention": layer.cross_attention.key_values(memory, None)}
+        layers.append({"attention": empty} | cross)
     return Cache(layers, jnp.zeros((batch, capacity), jnp.int32), jnp.zeros((batch, capacity), bool), 0, source)
 
 

@@ -15,15 +15,15 @@ from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal
 from headjax.models.config import STACK_FIELDS, Batch, Output
 from headjax.models.inputs import TokenConfig, abstract_integers, batch_array, read_tokens
-from headjax.models.model import Model, probes_of
+from headjax.models.model import Model
 from headjax.models.tasks import Features, NoTask, TaskOutput, Vocabulary
+from headjax.nn.block import Compute, State
 from headjax.nn.embeddings import Range, RelativeBuckets, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import LayerNorm, Norm
 from headjax.nn.operands import Mask, fold
 from headjax.nn.projections import ActivationName, Pooler, PoolerInputs
 from headjax.nn.stack import Stack
-from headjax.nn.state import Compute, ForwardOptions, State
 
 LARGEST = 2
 """The `end_token` that stands for the largest id."""
@@ -163,12 +163,6 @@ class Encoder(Model, config=EncoderConfig):
             self.pooler = Pooler(config.width, config.pooler, config.pooler_dropout, **how)
         self.output = config.task.module(config.width, config.vocabulary)
         super().__init__(config, *args, **options)
-
-    def forward(self, batch: Batch, options: ForwardOptions = ForwardOptions()) -> Output:
-        model, compute, key = options.compute.cast(self), options.compute, options.key
-        state = model.embed(batch, compute, key)
-        state, reports = model.encoder(state, options.of_stack(0))
-        return model.finish(state, compute, key)._replace(probes=probes_of(encoder=reports))
 
     def embed(self, batch: Batch, compute: Compute = Compute(), key: jax.Array | None = None) -> State:
         model, config, types = compute.cast(self), self.config, batch.get("token_type_ids")

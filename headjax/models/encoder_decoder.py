@@ -20,13 +20,13 @@ from headjax.models.config import STACK_FIELDS, Batch, Loss, Output
 from headjax.models.decoding import GenerativeConfig, GenerativeModel, Prompt, empty_cache
 from headjax.models.inputs import Read, abstract_integers, batch_array, begins, read_tokens
 from headjax.models.model import probes_of
+from headjax.nn.block import Compute, ForwardOptions, State
 from headjax.nn.embeddings import PositionKind, Range, RelativeBuckets, TokenEmbeddings
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import RMSNorm
 from headjax.nn.operands import Mask, fold
 from headjax.nn.projections import VocabularyLogits, cross_entropy
 from headjax.nn.stack import Stack
-from headjax.nn.state import Compute, ForwardOptions, State
 
 
 @kind("encoder_decoder")
@@ -298,6 +298,6 @@ class EncoderDecoder(GenerativeModel, config=EncoderDecoderConfig):
             start = jnp.full((len(encoded), 1), self.config.start_token, jnp.int32)
         tokens, present, positions, _ = self.read_target(batch, start)
         capacity = tokens.shape[1] + new_tokens
-        cache = empty_cache(self.decoder, encoded[:, :1], capacity, encoded, state.query_mask)
+        cache = empty_cache(self.decoder, len(encoded), capacity, encoded.dtype, encoded, state.query_mask)
         present = jnp.ones(tokens.shape, bool) if present is None else present
         return tokens, present, positions, cache

@@ -29,7 +29,7 @@ from headjax.models.decoding import (
 from headjax.models.encoder_decoder import EncoderDecoderConfig
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.nn.state import Compute, ForwardOptions
+from headjax.nn.block import Compute, ForwardOptions
 from headjax.storage.files import check_characters
 from headjax.tokenizers.tokenizer import Tokenizer
 

@@ -23,7 +23,7 @@ from headjax.models.config import DECLARED, HEAD_STACKS, Batch, Loss, ModelConfi
 from headjax.models.directory import ModelFolder, save
 from headjax.models.inputs import device_batch
 from headjax.models.walk import LayerBlock, NextStack, blocks_of
-from headjax.nn.state import Compute, ForwardOptions, Probe, ProbeFunction, State
+from headjax.nn.block import Compute, ForwardOptions, Probe, ProbeFunction, State
 from headjax.version import __version__
 
 
@@ -155,8 +155,11 @@ class Model(nnx.Module):
         return output._replace(attention=output.probes, probes=None) if attention else output
 
     def forward(self, batch: Batch, options: ForwardOptions = ForwardOptions()) -> Output:
-        """Compute the forward pass in the caller's own program: `embed`, the layers of each stack, `finish`."""
-        raise NotImplementedError
+        """Compute the forward pass in the caller's own program: `embed`, the layers of the stack, `finish`."""
+        model, compute, key = options.compute.cast(self), options.compute, options.key
+        (name,) = self.config.STACKS
+        state, reports = getattr(model, name)(model.embed(batch, compute, key), options.of_stack(0))
+        return model.finish(state, compute, key)._replace(probes=probes_of(**{name: reports}))
 
     def embed(self, batch: Batch, compute: Compute = Compute(), key: jax.Array | None = None) -> State:
         """Return the state that enters the first layer; the key draws dropout."""
@@ -271,10 +274,8 @@ class Model(nnx.Module):
         model: Self = jax.tree.map(lambda array: array, _cast(compute, self) if casts else self)
         for name, stack in model.config.stacks().items():
             module = getattr(model, name)
-            for group in stack.groups:
-                layers = getattr(module, group.name)
-                if not isinstance(layers, nnx.List):
-                    setattr(module, group.name, nnx.List(group.unstacked(layers)))
+            for group in filter(module.is_stacked, stack.groups):
+                setattr(module, group.name, nnx.List(group.unstacked(getattr(module, group.name))))
         return model
 
     def with_entry(self, action: str, **details: Any) -> Model:

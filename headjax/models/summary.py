@@ -11,7 +11,7 @@ from headjax.core.kind import Kind
 from headjax.core.modules import declared as declared_weights
 from headjax.core.serialize import kind_of, to_data
 from headjax.models.config import ModelConfig
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 
 
 class LayerSummary(NamedTuple):

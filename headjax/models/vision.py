@@ -19,15 +19,15 @@ from headjax.core.serialize import kind
 from headjax.core.tensors import Initializer, TruncatedNormal, bias_weight, weight
 from headjax.models.config import STACK_FIELDS, Batch, ModelConfig, Output
 from headjax.models.inputs import batch_array
-from headjax.models.model import Model, probes_of
+from headjax.models.model import Model
 from headjax.models.tasks import DistilledClassification, Features, NoTask, TaskOutput, Vocabulary
+from headjax.nn.block import Compute, State
 from headjax.nn.embeddings import Range
 from headjax.nn.multi_head import MultiHeadAttention
 from headjax.nn.norms import BEFORE, LayerNorm, Norm, ResidualKind
 from headjax.nn.operands import Dropout, fold
 from headjax.nn.projections import ActivationName, Pooler, into_heads
 from headjax.nn.stack import Stack
-from headjax.nn.state import Compute, ForwardOptions, State
 
 NO_TOKENS = Vocabulary(0, 0)
 
@@ -135,12 +135,6 @@ class Vision(Model, config=VisionConfig):
             self.pooled_norm = config.norm.module(config.width)
         self.output = config.task.module(config.features, NO_TOKENS)
         super().__init__(config, *args, **options)
-
-    def forward(self, batch: Batch, options: ForwardOptions = ForwardOptions()) -> Output:
-        model, compute, key = options.compute.cast(self), options.compute, options.key
-        state = model.embed(batch, compute, key)
-        state, reports = model.encoder(state, options.of_stack(0))
-        return model.finish(state, compute, key)._replace(probes=probes_of(encoder=reports))
 
     def embed(self, batch: Batch, compute: Compute = Compute(), key: jax.Array | None = None) -> State:
         model, config = compute.cast(self), self.config

@@ -20,8 +20,7 @@ from flax import nnx
 
 from headjax.core.modules import IgnoredStatic
 from headjax.models.config import HEAD_STACKS, ModelConfig
-from headjax.nn.block import Block
-from headjax.nn.state import Compute, ForwardOptions, Probe, ResidualStep, State
+from headjax.nn.block import Block, Compute, ForwardOptions, Probe, ResidualStep, State
 
 FEED_FORWARD = "feed_forward"
 """Slot of the feed-forward sub-layer, beside `attention` and `cross_attention`."""

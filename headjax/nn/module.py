@@ -207,13 +207,8 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
         """Count the floating-point operations of one forward of one sequence in products of matrices."""
         return _flops(self.kind.structure(), self.width, self.memory_width, query_length, key_length)
 
-    def combine(self, context: jax.Array) -> jax.Array:
-        """Return sum_h context_h W_O^h + b_O: `[batch, query, heads, value_dim]` to `[batch, query, width]`."""
-        heads, size = context.shape[2:]
-        return self.output(context.reshape(*context.shape[:2], heads * size))
-
     def output_matrices(self) -> jax.Array:
-        """Return W_O^h of every head, `[heads, value_dim, width]`, of which `combine` is the linear map, b_O aside."""
+        """Return W_O^h of every head, `[heads, value_dim, width]`, of which `output` is the linear map, b_O aside."""
         kernel = self.output.kernel
         return jnp.zeros((0, 1, self.width)) if kernel is None else kernel[...]
 

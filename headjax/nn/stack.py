@@ -16,13 +16,9 @@ from flax import nnx
 from headjax.core.kind import Kind, fresh
 from headjax.core.modules import LayerGate, bind, stacked_module
 from headjax.core.tensors import Params
-from headjax.nn.block import Block, LayerConfig
+from headjax.nn.block import Block, ForwardOptions, LayerConfig, State
 from headjax.nn.embeddings import RelativeBuckets, RelativePositionBias
 from headjax.nn.norms import BEFORE, Norm
-from headjax.nn.state import ForwardOptions, State
-
-Layers = Block | nnx.List
-"""Layers of a group: one module of stacked weights, or a list of each layer's own module."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,64 +38,14 @@ class LayerGroup:
     def count(self) -> int:
         return self.stop - self.start
 
-    def module(self) -> Block:
-        """Return the module of one layer, with the weights of all layers of the group stacked in it."""
-        layer = Block(self.layer)
-        return layer if self.shared else stacked_module(layer, self.count)
-
-    def unstack(self, params: Params) -> list[Params]:
-        return list(self.unstacked(jax.tree.map(jnp.asarray, params)))
-
     def unstacked(self, layers: Any, *, backwards: bool = False) -> Iterator[Any]:
         """Yield the modules or parameters of each layer, copied out of the stacked ones one at a time."""
         places = range(self.count)[:: -1 if backwards else 1]
         return (layers if self.shared else _layer(layers, i) for i in places)
 
     def restack(self, layers: Sequence[Params]) -> Params:
-        """Invert `unstack`."""
+        """Invert `unstacked`."""
         return layers[0] if self.shared else _stacked(list(layers))
-
-    def __call__(
-        self, layers: Layers, state: State, options: ForwardOptions, columns: Any, caches: Sequence[Any] | None = None
-    ) -> tuple[jax.Array, list[dict[str, Any]]]:
-        """Return the last layer's output and the layers' reports; `columns` and `caches` are those of the stack."""
-        if columns is not None:
-            columns = jnp.asarray(columns[self.start : self.stop, : len(self.layer.attention.ids)])
-        if caches is None and options.compute.scan and self.count > 1 and not isinstance(layers, nnx.List):
-            return self._scanned(layers, state, options, columns)
-        x, reports = state.x, []
-
-        def run(layer: Block, x: jax.Array, number: jax.Array, columns: jax.Array | None, cache: Any) -> Any:
-            return layer(state._replace(x=x), options, number, columns, cache)
-
-        for i, layer in enumerate(self.each(layers)):
-            of_layer = functools.partial(run, cache=None if caches is None else caches[self.start + i])
-            number, places = jnp.int32(self.start + i), None if columns is None else columns[i]
-            x, report = options.compute.rematerialised(of_layer)(layer, x, number, places)
-            reports.append(report)
-        return x, reports
-
-    def _scanned(
-        self, layers: Block, state: State, options: ForwardOptions, columns: jax.Array | None
-    ) -> tuple[jax.Array, list[dict[str, Any]]]:
-        def body(x: jax.Array, of_layer: Any) -> tuple[jax.Array, dict[str, Any]]:
-            weights, number, columns = of_layer
-            layer = _with_shared(layers, weights) if self.shared else weights
-            result: tuple[jax.Array, dict[str, Any]] = layer(state._replace(x=x), options, number, columns)
-            return result
-
-        weights = nnx.state(layers, LayerGate) if self.shared else layers
-        by_layer = weights, jnp.arange(self.start, self.stop), columns
-        x, reports = jax.lax.scan(options.compute.rematerialised(body), state.x, by_layer)
-        return x, [jax.tree.map(lambda array, i=i: array[i], reports) for i in range(self.count)] if reports else []
-
-    def each(self, layers: Layers) -> list[Block]:
-        """Return the module of each layer, in the program that computes them."""
-        if isinstance(layers, nnx.List):
-            return list(layers)
-        if not self.shared:
-            return _split(layers, self.count)
-        return [_with_shared(layers, gates) for gates in _split(nnx.state(layers, LayerGate), self.count)]
 
 
 def _with_shared(layers: Any, gates: Any) -> Block:
@@ -178,7 +124,7 @@ class StackConfig:
         return sum(group.count * group.layer.flops(length) for group in self.groups)
 
     def unstack(self, params: Params) -> list[Params]:
-        return [layer for group in self.groups for layer in group.unstack(params[group.name])]
+        return [layer for group in self.groups for layer in group.unstacked(params[group.name])]
 
     def modules(self, params: Params) -> list[Block]:
         pairs = zip(self.layers, self.unstack(params), strict=True)
@@ -196,7 +142,8 @@ class Stack(nnx.Module):
     def __init__(self, config: StackConfig) -> None:
         self.config = config
         for group in config.groups:
-            setattr(self, group.name, group.module())
+            layer = Block(group.layer)
+            setattr(self, group.name, layer if group.shared else stacked_module(layer, group.count))
         self.final_norm = None if config.final_norm is None else config.final_norm.module(config.layers[0].width)
         if config.position_bias is not None:
             self.position_bias = RelativePositionBias(config.position_bias, not config.causal)
@@ -207,10 +154,70 @@ class Stack(nnx.Module):
         """Return the state after the last layer, and the layers' reports: what a probe returned, and new caches."""
         reports: list[dict[str, Any]] = []
         for group in self.config.groups:
-            x, of_layers = group(getattr(self, group.name), state, options, self.config.columns, caches)
+            columns = self.config.columns
+            if columns is not None:
+                columns = jnp.asarray(columns[group.start : group.stop, : len(group.layer.attention.ids)])
+            if caches is None and options.compute.scan and group.count > 1 and self.is_stacked(group):
+                x, of_layers = self._scanned(group, state, options, columns)
+            else:
+                x, of_layers = self._unrolled(group, state, options, columns, caches)
             state = state._replace(x=x)
             reports += of_layers
         return state, reports
+
+    def _scanned(
+        self, group: LayerGroup, state: State, options: ForwardOptions, columns: jax.Array | None
+    ) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """Return the output and the reports of a group, whose layers are one loop in the program."""
+        layers = getattr(self, group.name)
+
+        def body(x: jax.Array, of_layer: Any) -> tuple[jax.Array, dict[str, Any]]:
+            weights, number, columns = of_layer
+            layer = _with_shared(layers, weights) if group.shared else weights
+            result: tuple[jax.Array, dict[str, Any]] = layer(state._replace(x=x), options, number, columns)
+            return result
+
+        weights = nnx.state(layers, LayerGate) if group.shared else layers
+        by_layer = weights, jnp.arange(group.start, group.stop), columns
+        x, reports = jax.lax.scan(options.compute.rematerialised(body), state.x, by_layer)
+        return x, [jax.tree.map(lambda array, i=i: array[i], reports) for i in range(group.count)] if reports else []
+
+    def _unrolled(
+        self,
+        group: LayerGroup,
+        state: State,
+        options: ForwardOptions,
+        columns: jax.Array | None,
+        caches: Sequence[Any] | None,
+    ) -> tuple[jax.Array, list[dict[str, Any]]]:
+        """Return the output and the reports of a group, whose layers follow each other in the program."""
+        x, reports = state.x, []
+
+        def run(layer: Block, x: jax.Array, number: jax.Array, columns: jax.Array | None, cache: Any) -> Any:
+            return layer(state._replace(x=x), options, number, columns, cache)
+
+        for i, layer in enumerate(self._layers_of(group)):
+            of_layer = functools.partial(run, cache=None if caches is None else caches[group.start + i])
+            number, places = jnp.int32(group.start + i), None if columns is None else columns[i]
+            x, report = options.compute.rematerialised(of_layer)(layer, x, number, places)
+            reports.append(report)
+        return x, reports
+
+    def is_stacked(self, group: LayerGroup) -> bool:
+        """Return whether the layers of a group are one module, and not a list of modules as for generation."""
+        return not isinstance(getattr(self, group.name), nnx.List)
+
+    def layers(self) -> list[Block]:
+        """Return the module of each layer, in the program that computes them."""
+        return [layer for group in self.config.groups for layer in self._layers_of(group)]
+
+    def _layers_of(self, group: LayerGroup) -> list[Block]:
+        layers = getattr(self, group.name)
+        if not self.is_stacked(group):
+            return list(layers)
+        if not group.shared:
+            return _split(layers, group.count)
+        return [_with_shared(layers, gates) for gates in _split(nnx.state(layers, LayerGate), group.count)]
 
     def biased(self, state: State, keys: jax.Array | None = None) -> State:
         """Return the state with the position bias of its tokens; `keys` are positions of keys that are not theirs."""

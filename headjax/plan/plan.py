@@ -21,7 +21,7 @@ from headjax.initialization import ModelSource
 from headjax.mesh.mesh import Prng, check_batch_size
 from headjax.mesh.rules import shardings
 from headjax.models.config import ModelConfig
-from headjax.nn.kernels import target
+from headjax.nn.attend import target
 from headjax.plan.tpu import GIB, Slice
 from headjax.training.config import StepConfig
 

@@ -48,8 +48,8 @@ from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch, head_stack_at
 from headjax.models.model import Model
 from headjax.models.walk import LayerBlock, SubLayerSeen
+from headjax.nn.block import Compute, State
 from headjax.nn.module import AttentionModule
-from headjax.nn.state import Compute, State
 from headjax.shrinking.search_space import (
     NO_LAYER_SIZE,
     SearchSpace,

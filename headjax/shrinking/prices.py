@@ -30,7 +30,7 @@ from headjax.models.inputs import device_batch
 from headjax.models.model import Model
 from headjax.models.summary import summarize
 from headjax.models.walk import FEED_FORWARD
-from headjax.nn.state import ForwardOptions, ResidualStep
+from headjax.nn.block import ForwardOptions, ResidualStep
 from headjax.shrinking.choice import NO_LAYER, Option, Prices
 from headjax.shrinking.measure import Candidate, Candidates
 from headjax.shrinking.search_space import NO_LAYER_SIZE, WHOLE, SubLayer, sub_layers_of

@@ -32,7 +32,7 @@ from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import shows_sub_layers
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Choice, Option, Prices, Shrunk, choose, frontier
 from headjax.shrinking.measure import MeasureConfig, count_candidates, kept_moments, measure, missing
 from headjax.shrinking.prices import native_levels, prices_of, time_parts

@@ -23,7 +23,7 @@ from headjax.heads.surgery import output_map, with_change
 from headjax.models.config import Batch
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD, LayerBlock, blocks_of, embed, step
-from headjax.nn.state import Compute, State
+from headjax.nn.block import Compute, State
 
 Compensation = Mapping[str, jax.Array]
 """Arrays of the output maps of a layer, by path, that make up for the layer before it."""

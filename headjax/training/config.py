@@ -21,7 +21,7 @@ from headjax.initialization import ModelSource
 from headjax.mesh.mesh import MeshConfig, Prng
 from headjax.mesh.rules import ShardingConfig
 from headjax.models.config import ModelConfig
-from headjax.nn.state import Compute
+from headjax.nn.block import Compute
 from headjax.training.step import Objective, Trainer
 
 

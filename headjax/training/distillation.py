@@ -27,7 +27,7 @@ from headjax.models.config import Batch, Loss, ModelConfig, Output, declared_mod
 from headjax.models.inputs import check_batch, counted_at
 from headjax.models.model import Model, history_entry
 from headjax.models.tasks import Regression, SentenceSimilarity, Span
-from headjax.nn.state import Compute, ForwardOptions
+from headjax.nn.block import Compute, ForwardOptions
 from headjax.training.config import AdamW, LinearDecay, Optimizer, build_optimizer
 from headjax.training.step import Objective, Trainer
 

@@ -21,7 +21,7 @@ from headjax.mesh.mesh import BATCH_AXES, COPY_AXES, Prng, axes_of, batch_shardi
 from headjax.mesh.rules import ShardingConfig, moment_shardings, shardings
 from headjax.models.config import Batch, Loss, ModelConfig, Output, declared_model
 from headjax.models.model import Model
-from headjax.nn.state import Compute, ForwardOptions
+from headjax.nn.block import Compute, ForwardOptions
 
 
 class TrainState(NamedTuple):

@@ -47,7 +47,7 @@ def test_layers_left_empty_compute_their_output_bias(model):
 
 
 def combined(probe):
-    return probe.module.combine(probe.attended.context)
+    return probe.module.output(jax.lax.collapse(probe.attended.context, 2))
 
 
 def test_order_does_not_matter_and_numbers_stay_original(model):

@@ -11,7 +11,7 @@ from headjax.heads import seam
 from headjax.heads.batches import sum_over
 from headjax.heads.scoring import ROLES, head_roles, role_counts
 from headjax.heads.seam import Pattern
-from headjax.nn.state import Probe
+from headjax.nn.block import Probe
 from tests import tiny
 from tests.closeness import assert_close
 

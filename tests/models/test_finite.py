@@ -16,7 +16,7 @@ from flax import nnx
 import headjax
 from headjax.core.tensors import abstract
 from headjax.heads import program
-from headjax.nn.kernels import KERNELS
+from headjax.nn.attend import KERNELS
 from tests import tiny
 from tests.models.mixed import decoder, encoder
 from tests.models.test_encoder_decoder import t5, translation

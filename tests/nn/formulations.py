@@ -126,7 +126,7 @@ def outputs_of(
 @functools.partial(jax.jit, static_argnums=0)
 def _combined(attention: Kind, params: Params, context: Any) -> jax.Array:
     width = params["output"]["kernel"].shape[-1] if "kernel" in params.get("output", {}) else WIDTH
-    return tiny.bound(attention, params, width, width).combine(context)
+    return tiny.bound(attention, params, width, width).output(jax.lax.collapse(context, 2))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))

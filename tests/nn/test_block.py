@@ -12,8 +12,7 @@ import headjax
 from headjax.core.kind import fresh
 from headjax.core.modules import bind, declared
 from headjax.core.tensors import initialize
-from headjax.nn.block import Block, LayerConfig
-from headjax.nn.state import State
+from headjax.nn.block import Block, LayerConfig, State
 from tests import tiny
 from tests.closeness import assert_close
 

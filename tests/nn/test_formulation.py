@@ -111,7 +111,8 @@ def test_decoding_from_a_cache_is_the_full_pass(name):
     def decode(query, cache, t):
         module = tiny.bound(attention, params, WIDTH, WIDTH)
         mask = headjax.nn.Mask(causal=True, query_offset=t)
-        return module.combine(module.attend(query, cache, headjax.nn.AttentionOptions(mask=mask)).context)
+        attended = module.attend(query, cache, headjax.nn.AttentionOptions(mask=mask))
+        return module.output(jax.lax.collapse(attended.context, 2))
 
     tokens = [remember(x[:, t : t + 1], np.full((1, 1), t)) for t in range(LENGTH)]
     cache = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *tokens)

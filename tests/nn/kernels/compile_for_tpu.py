@@ -15,7 +15,7 @@ from headjax.core.tensors import abstract, map_tensors
 from headjax.mesh.mesh import MeshConfig
 from headjax.models import Compute, ForwardOptions, Model
 from headjax.nn import CollaborativeAttention, Mask, attend
-from headjax.nn.kernels import target
+from headjax.nn.attend import target
 from tests import tiny
 from tests.nn.formulations import FORMULATIONS
 

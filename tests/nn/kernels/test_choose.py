@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import headjax
-from headjax.nn.kernels import Machine, choose
+from headjax.nn.attend import Machine, choose
 from headjax.nn.operands import AttentionInputs
 
 
