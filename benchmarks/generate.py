@@ -277,7 +277,8 @@ class Cost(NamedTuple):
         """Count them for a decoder."""
         width = config.width
         held = sum(attention.module(width, width).cache_size() for attention in config.attention)
-        prompt = config.stacks()["decoder"].flops(shape.prompt) + 2 * width * shape.vocabulary
+        layers = config.stacks()["decoder"].layers
+        prompt = sum(layer.flops(shape.prompt) for layer in layers) + 2 * width * shape.vocabulary
         step = decoding_cost(config, shape.prompt + shape.new, batch, compute)
         return cls(compute.type.itemsize * held, prompt, step)
 

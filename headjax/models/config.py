@@ -252,7 +252,8 @@ class ModelConfig(Checked, abc.ABC):
         """Count the floating-point operations of one forward of one example of this length."""
         stacks = self.stacks()
         shallow = self.with_layers({name: stack.layers[:1] for name, stack in stacks.items()})
-        layers = sum(stack.flops(self.example_length(length)) for stack in stacks.values())
+        groups = [group for stack in stacks.values() for group in stack.groups]
+        layers = sum(group.count * group.layer.flops(self.example_length(length)) for group in groups)
         return _flops_beside_layers(shallow, length) + layers
 
     @abc.abstractmethod

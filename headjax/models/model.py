@@ -35,9 +35,9 @@ def history_entry(action: str, **details: Any) -> dict[str, Any]:
 class Model(nnx.Module):
     """A model: a config, and the `flax.nnx` modules that it describes, with their arrays.
 
-    Each family is a subclass (`Decoder`, `Encoder`, `EncoderDecoder`, `Vision`), and `Model(config, ...)` makes a model
-    of the config's family. Every transformation of Flax takes it. headjax's own functions leave the model that they are
-    given as it is, and return another one.
+    `model(batch)` is `finish(stack(embed(batch)))`. Each family is a subclass (`Decoder`, `Encoder`, `EncoderDecoder`,
+    `Vision`), and `Model(config, ...)` makes a model of the config's family. Every transformation of Flax takes it.
+    headjax's own functions leave the model that they are given as it is, and return another one.
 
         >>> model = headjax.demo_model()
         >>> batch = headjax.text_batch(model.tokenizer, ["for name in names:"])
@@ -76,7 +76,7 @@ class Model(nnx.Module):
         *,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        """Make a model of arrays, or a fresh one.
+        """Put arrays into the family's modules, which its own `__init__` has declared by shape: given or fresh ones.
 
         Args:
             config: the architecture.

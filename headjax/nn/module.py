@@ -107,7 +107,10 @@ class AttentionMeta(ModuleMeta):
             if rngs is None and params is None:
                 raise HeadjaxError("rngs: needed to draw the parameters, as in rngs=nnx.Rngs(0)")
         module = super().__call__(width, memory_width, kind=kind, **kind.options, **setting)
-        module.fill(rngs, params)
+        if rngs is not None and params is None:
+            params = declared_tensors.initialize(declared(module), rngs.params(), module.setting.initializer)
+        if params is not None:
+            module.hold(params)
         return module
 
 
@@ -153,15 +156,10 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
         distinct = len(set(ids)) == heads and min(ids, default=0) >= 0
         require(distinct, "head_ids", f"must be distinct and not negative, got {ids}")
 
-    def fill(self, rngs: nnx.Rngs | None, params: Params | None) -> None:
-        """Draw the declared weights from `rngs`, or hold the arrays of `params`; without both leave them declared."""
+    def hold(self, params: Params) -> None:
+        """Put arrays in the place of the declared weights."""
         tensors = declared(self)
-        if params is not None:
-            declared_tensors.check(tensors, params)
-        elif rngs is not None:
-            params = declared_tensors.initialize(tensors, rngs.params(), self.setting.initializer)
-        else:
-            return
+        declared_tensors.check(tensors, params)
         bind(self, params)
         if self.setting.rules:
             # Flax takes a logical axis without a rule for a mesh axis, so those that are left out are named, too.
@@ -300,7 +298,7 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
         """Return a module of another kind with this one's sizes and setting."""
         module = kind.module(self.width, self.memory_width)
         module.setting, module.deterministic = self.setting, self.deterministic
-        module.fill(None, params)
+        module.hold(params)
         return module
 
 

@@ -119,10 +119,6 @@ class StackConfig:
         longest = max(map(len, ids))
         return np.asarray([[*layer, *(0,) * (longest - len(layer))] for layer in ids], np.int32)
 
-    def flops(self, length: int) -> int:
-        """Count the floating-point operations of one forward of one sequence, and of its encoder output if crossed."""
-        return sum(group.count * group.layer.flops(length) for group in self.groups)
-
     def unstack(self, params: Params) -> list[Params]:
         return [layer for group in self.groups for layer in group.unstacked(params[group.name])]
 
@@ -154,7 +150,7 @@ class Stack(nnx.Module):
         """Return the state after the last layer, and the layers' reports: what a probe returned, and new caches."""
         reports: list[dict[str, Any]] = []
         for group in self.config.groups:
-            columns = self.config.columns
+            columns: Any = self.config.columns
             if columns is not None:
                 columns = jnp.asarray(columns[group.start : group.stop, : len(group.layer.attention.ids)])
             if caches is None and options.compute.scan and group.count > 1 and self.is_stacked(group):
@@ -183,12 +179,7 @@ class Stack(nnx.Module):
         return x, [jax.tree.map(lambda array, i=i: array[i], reports) for i in range(group.count)] if reports else []
 
     def _unrolled(
-        self,
-        group: LayerGroup,
-        state: State,
-        options: ForwardOptions,
-        columns: jax.Array | None,
-        caches: Sequence[Any] | None,
+        self, group: LayerGroup, state: State, options: ForwardOptions, columns: Any, caches: Sequence[Any] | None
     ) -> tuple[jax.Array, list[dict[str, Any]]]:
         """Return the output and the reports of a group, whose layers follow each other in the program."""
         x, reports = state.x, []
