@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 """Words of the commands; the last finds the measurements of the one before."""
 
-COMPILED = re.compile(r"Finished (?:jaxpr to MLIR|XLA compilation).* in ([\d.e-]+)")
+COMPILED = re.compile(r"Finished (jaxpr to MLIR|XLA compilation).* in ([\d.e-]+)")
 """What JAX says of the time that a program takes before it runs; tracing, which is nested, does not count."""
 
 PLAN = re.compile(r"plan: (about .*), by a timed pass")
@@ -56,6 +56,7 @@ class Cost(NamedTuple):
     seconds: float
     cpu: float
     compiling: float
+    programs: int
     peak_bytes: int
     planned: str
 
@@ -93,7 +94,10 @@ def run(
         (
             name,
             first.seconds,
+            first.cpu,
             first.compiling,
+            first.programs,
+            first.planned or None,
             again.planned or None,
             again.seconds,
             again.cpu,
@@ -105,8 +109,11 @@ def run(
     columns = (
         Column("Command"),
         Column("First time", numbers.duration),
-        Column("of it compiling", numbers.duration),
+        Column("CPU time", numbers.duration),
+        Column("Compiling", numbers.duration),
+        Column("Programs", numbers.number),
         Column("Planned", numbers.text),
+        Column("again", numbers.text),
         Column("Again", numbers.duration),
         Column("CPU time", numbers.duration),
         Column("in passes", numbers.significant),
@@ -145,6 +152,8 @@ def _timed(words: Sequence[str], programs: Path) -> Cost:
         lines = said.read().splitlines()
     if process.returncode:
         raise HeadjaxError(f"commands: {' '.join(words)}: {lines[-1] if lines else 'failed'}")
-    compiling = sum(float(each[1]) for line in lines if (each := COMPILED.search(line)))
+    compiled = [each.groups() for line in lines if (each := COMPILED.search(line))]
+    compiling, count = sum(float(seconds) for _, seconds in compiled), len(compiled) // 2
     planned = next((each[1] for line in lines if (each := PLAN.search(line))), "")
-    return Cost(seconds, usage.ru_utime + usage.ru_stime, compiling, RESIDENT * usage.ru_maxrss, planned)
+    cpu, peak = usage.ru_utime + usage.ru_stime, RESIDENT * usage.ru_maxrss
+    return Cost(seconds, cpu, compiling, count, peak, planned)

@@ -267,11 +267,13 @@ class Cost(NamedTuple):
         passes: forward passes over them.
         solving: operations that solving maps of n features takes, in n^3: attention's of every layer.
         units: the same of feed-forwards.
+        programs: what compiling takes, in times of the forward pass's own; little where programs are kept.
     """
 
     passes: float = 0.0
     solving: float = 0.0
     units: float = 0.0
+    programs: float = 0.0
 
 
 SCORING, ORDERING, REFITTING = Cost(2.0), Cost(2.8, 250.0), Cost(2.6, 80.0)
@@ -358,10 +360,11 @@ def tell_time(
         return
     batch = {name: array[:ROWS] for name, array in batches[len(batches) // 2].items()}
     call = functools.partial(model, model.device_batch(batch))
-    (second,) = seconds_in_turns({"pass": call}, repeats=1, settle=0)["pass"]
-    rate = forward_flops(config, [batch]) / second
+    seconds = seconds_in_turns({"pass": call}, repeats=2, warmup=0, settle=0)["pass"]  # the first one compiles
+    rate = forward_flops(config, [batch]) / seconds[-1]
+    work += rate * (seconds[0] - seconds[-1]) * sum(cost.programs for cost in chosen)
     if limit is not None and work > limit * rate:
-        share = max((limit * rate - solving) / passes, 0.0)
+        share = max((limit * rate - work + passes) / passes, 0.0)
         raise HeadjaxError(
             f"--max-time: it takes about {duration(work / rate)}, by a timed pass; {share:.0%} of the examples would "
             "fit (--calibrate, --limit)"

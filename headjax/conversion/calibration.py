@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,12 @@ class Moments(NamedTuple):
         """Return the mean and the covariance of the inputs of `query`, `key` or `value`."""
         return (self.query_mean, self.query_covariance) if name == "query" else (self.key_mean, self.key_covariance)
 
+    def rooted(self) -> Moments:
+        """Return the moments with the `Root` of each covariance, as compiled programs take them."""
+        names = ("query_covariance", "key_covariance", "key_within")
+        roots: dict[str, Any] = {name: covariance_root(getattr(self, name)) for name in names}
+        return self._replace(**roots)
+
 
 class Calibration(NamedTuple):
     """Calibration batches and their moments by (head stack, layer)."""
@@ -50,28 +56,32 @@ class Calibration(NamedTuple):
 class Root(NamedTuple):
     """C^(1/2) and its inverse, float32."""
 
-    root: jax.Array
-    inverse: jax.Array
+    root: Any
+    inverse: Any
 
 
 RIDGE = 1e-4
 """Share of a covariance's mean eigenvalue that is added to all: it weighs directions that no batch has."""
 
 
-def covariance_root(covariance: np.ndarray) -> Root:
-    """Return the symmetric square root of a covariance: ||C^(1/2) (W - W')||^2 is the mean squared error of x W."""
-    matrices = _root(np.ascontiguousarray(covariance, np.float64).tobytes())
-    return Root(*(jnp.asarray(matrix, jnp.float32) for matrix in matrices))
+def covariance_root(covariance: np.ndarray | Root) -> Root:
+    """Return the symmetric square root of a covariance: ||C^(1/2) (W - W')||^2 is the mean squared error of x W.
+
+    A root is returned as it is, so that a program takes `Moments` with roots in place of covariances.
+    """
+    if isinstance(covariance, Root):
+        return covariance
+    return Root(*_root(np.ascontiguousarray(covariance, np.float64).tobytes()))
 
 
 @functools.lru_cache(maxsize=8)  # the candidates for a layer need the same few
-def _root(covariance: bytes) -> tuple[np.ndarray, np.ndarray]:
+def _root(covariance: bytes) -> tuple[np.ndarray, ...]:
     matrix = np.frombuffer(covariance)
     size = math.isqrt(len(matrix))
     values, vectors = np.linalg.eigh(matrix.reshape(size, size))
     values = np.maximum(values, 0.0)
     roots = np.sqrt(values + max(RIDGE * values.mean(), 1e-30))
-    return (vectors * roots) @ vectors.T, (vectors / roots) @ vectors.T
+    return tuple(matrix.astype(np.float32) for matrix in ((vectors * roots) @ vectors.T, (vectors / roots) @ vectors.T))
 
 
 def calibrate(model: Model, batches: Iterable[Batch], progress: Update = lambda done, values: None) -> Calibration:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ from headjax.core.fields import Checked, NotNegative, Size
 from headjax.core.tensors import Params
 from headjax.nn import CollaborativeAttention, Kind
 from headjax.nn.module import AttentionModule
+
+SWEEPS = 300
+"""Largest number of sweeps by default."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +40,7 @@ class Solver(Checked):
         tolerance: Stop once ten sweeps together lower the relative error by less than this share.
     """
 
-    sweeps: Size = 300
+    sweeps: Size = SWEEPS
     tolerance: NotNegative = 1e-4
 
 
@@ -72,42 +75,60 @@ class ToCollaborative(Target):
         require(size <= most, "shared_dim", f"must be from 1 to num_heads * head_dim = {most}, got {size}")
 
     def convert(self, layers: Sequence[ConversionInput], seed: int) -> list[AttentionModule]:
-        factors: dict[int, CP] = {}
-        same_shapes: dict[tuple[int, ...], list[int]] = {}  # layers that one program decomposes
+        params: dict[int, Params] = {}
+        # Fewer sweeps than the default ones are a number that a program takes.
+        most = dataclasses.replace(
+            self, solver=dataclasses.replace(self.solver, sweeps=max(self.solver.sweeps, SWEEPS))
+        )
+        same_shapes: dict[Any, list[int]] = {}  # layers that one program converts, on an accelerator all at once
         for i, layer in enumerate(layers):
-            if self._is_exact(layer.attention):
-                factors[i] = side_by_side(scaled_query_key(layer))
-            else:
-                same_shapes.setdefault((*layer.params["query"].shape, layer.params["key"].shape[0]), []).append(i)
+            alike = i if jax.default_backend() == "cpu" else (layer.attention.structure(), layer.module.memory_width)
+            same_shapes.setdefault(alike, []).append(i)
         for members in same_shapes.values():
-            inputs = [(scaled_query_key(layers[i]), roots(layers[i])) for i in members]
-            factors |= dict(zip(members, _fitted(inputs, self.shared_dim, self.solver), strict=True))
-        return [self._layer(layer, factors[i]) for i, layer in enumerate(layers)]
+            converted = _converted(most, self.solver.sweeps, [layers[i].traceable() for i in members])
+            params |= dict(zip(members, converted, strict=True))
+        return [self._layer(layer, params[i]) for i, layer in enumerate(layers)]
 
     def _is_exact(self, attention: Kind) -> bool:
         return bool(self.shared_dim == attention.num_heads * attention.head_dim)
 
-    def _layer(self, layer: ConversionInput, factors: CP) -> AttentionModule:
-        source, params = layer.attention, layer.params
-        new: Params = {"query": factors.left, "key": factors.right, "mixing": factors.mixing}
-        new |= {name: params[name] for name in ("value", "output", "value_bias") if name in params}
-        moments = None if self._is_exact(source) else layer.moments
-        if source.projection_bias or moments is not None:
-            # u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x), the second term if calibrated
-            products, bias = scaled_query_key(layer), layer.bias("query") * carried_scale(source)
-            new["content_bias"] = jnp.einsum("mhd,hd->mh", products.right, bias, precision="highest")
-            if moments is not None:
-                mean = jnp.asarray(moments.query_mean, jnp.float32)
-                new["content_bias"] += _logits_of(products, mean) - _logits_of(factors, mean)
-        config = source.become(
+    def _layer(self, layer: ConversionInput, params: Params) -> AttentionModule:
+        config = layer.attention.become(
             CollaborativeAttention,
             shared_dim=self.shared_dim,
-            value_dim=source.values,
+            value_dim=layer.attention.values,
             projection_bias=False,
-            content_bias="content_bias" in new,
-            value_bias=source.projection_bias,
+            content_bias="content_bias" in params,
+            value_bias=layer.attention.projection_bias,
         )
-        return layer.module.like(config, new)
+        return layer.module.like(config, params)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _converted(target: ToCollaborative, sweeps: jax.Array, layers: Sequence[ConversionInput]) -> list[Params]:
+    """Return the arrays of layers of equal shapes, converted in one program."""
+    if target._is_exact(layers[0].attention):
+        factors = [side_by_side(scaled_query_key(layer)) for layer in layers]
+    else:
+        inputs = [(scaled_query_key(each), roots(each)) for each in layers]
+        factors = _fitted(inputs, target.shared_dim, target.solver, sweeps)
+    return [_with_factors(target, layer, each) for layer, each in zip(layers, factors, strict=True)]
+
+
+def _with_factors(target: ToCollaborative, layer: ConversionInput, factors: CP) -> Params:
+    """Return the arrays of a layer with these factors in the place of its queries and keys."""
+    source, params = layer.attention, layer.params
+    new: Params = {"query": factors.left, "key": factors.right, "mixing": factors.mixing}
+    new |= {name: params[name] for name in ("value", "output", "value_bias") if name in params}
+    moments = None if target._is_exact(source) else layer.moments
+    if source.projection_bias or moments is not None:
+        # u_h = W_K^h b_Q^h + (T_h - T'_h)^T mean(x), the second term if calibrated
+        products, bias = scaled_query_key(layer), layer.bias("query") * carried_scale(source)
+        new["content_bias"] = jnp.einsum("mhd,hd->mh", products.right, bias, precision="highest")
+        if moments is not None:
+            mean = jnp.asarray(moments.query_mean, jnp.float32)
+            new["content_bias"] += _logits_of(products, mean) - _logits_of(factors, mean)
+    return new
 
 
 def scaled_query_key(layer: ConversionInput) -> Products:
@@ -139,11 +160,12 @@ def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
     return Products(left, right)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _fitted(inputs: Sequence[tuple[Products, tuple[Root, Root] | None]], rank: int, solver: Solver) -> list[CP]:
-    """Return the factors of layers of equal shapes, in one program."""
+def _fitted(
+    inputs: Sequence[tuple[Products, tuple[Root, Root] | None]], rank: int, solver: Solver, sweeps: jax.Array
+) -> list[CP]:
+    """Return the factors of layers of equal shapes."""
     products = [weighted(*each) for each in inputs]
-    fit, _ = fit_layers(Products(*map(jnp.stack, zip(*products, strict=True))), rank, solver)
+    fit, _ = fit_layers(Products(*map(jnp.stack, zip(*products, strict=True))), rank, solver, sweeps)
     factors = [jax.tree.map(lambda array, i=i: array[i], fit) for i in range(len(inputs))]
     return [
         factor
@@ -153,7 +175,6 @@ def _fitted(inputs: Sequence[tuple[Products, tuple[Root, Root] | None]], rank: i
     ]
 
 
-@jax.jit
 def _logits_of(tensor: Products | CP, query: jax.Array) -> jax.Array:
     """Return T_h^T x of every head, `[columns, heads]`."""
     left, right = tensor.products() if isinstance(tensor, CP) else tensor
@@ -266,7 +287,7 @@ _ROUNDING = 1e-5
 """Largest rise of an error, relative to ||T||^2, that rounding alone can cause."""
 
 
-def solve(products: Products, start: CP, solver: Solver) -> tuple[CP, jax.Array]:
+def solve(products: Products, start: CP, solver: Solver, sweeps: int | jax.Array) -> tuple[CP, jax.Array]:
     """Improve the start of one tensor until the tolerance or the limit of sweeps is met; see `fit_layers`."""
     norm = jnp.maximum(squared_norm(products), jnp.finfo(jnp.float32).tiny)
 
@@ -302,7 +323,7 @@ def solve(products: Products, start: CP, solver: Solver) -> tuple[CP, jax.Array]
         before = state.errors[jnp.maximum(count - 1 - _WINDOW, 0)]
         gained = before - state.errors[jnp.maximum(count - 1, 0)]
         stalled = (count > _WINDOW) & (gained < solver.tolerance * before)
-        return (count < solver.sweeps) & ~stalled
+        return (count < sweeps) & ~stalled
 
     start = start.balanced()
     dtype = start.left.dtype
@@ -322,9 +343,12 @@ def solve(products: Products, start: CP, solver: Solver) -> tuple[CP, jax.Array]
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def fit_layers(products: Products, rank: int, solver: Solver) -> tuple[CP, jax.Array]:
+def fit_layers(
+    products: Products, rank: int, solver: Solver, sweeps: int | jax.Array | None = None
+) -> tuple[CP, jax.Array]:
     """Approximate every layer's T_h = A_h B_h^T by the nearest P diag(m_h) S^T of this rank, in float32.
 
+    `sweeps` are no more than the solver's, None as many.
     The errors `[layers, sweeps]` are ||T - T'|| / ||T|| after each sweep, the last one repeated; below 1e-3 rounding.
     """
 
@@ -332,7 +356,7 @@ def fit_layers(products: Products, rank: int, solver: Solver) -> tuple[CP, jax.A
         # A tensor of norm one makes damping and tolerance mean the same for every layer.
         norm = jnp.sqrt(jnp.maximum(squared_norm(layer), jnp.finfo(layer.left.dtype).tiny))
         inner = Products(layer.left / jnp.sqrt(norm), layer.right / jnp.sqrt(norm))
-        factors, errors = solve(inner, concatenation(inner, rank), solver)
+        factors, errors = solve(inner, concatenation(inner, rank), solver, solver.sweeps if sweeps is None else sweeps)
         return factors._replace(mixing=factors.mixing * norm), errors
 
     layers = products.left.shape[0]

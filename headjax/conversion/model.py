@@ -259,14 +259,21 @@ def _with_dtype_of(module: AttentionModule, converted: AttentionModule) -> Atten
 
 def _error(place: HeadLayer, layer: ConversionInput, converted: AttentionModule) -> LayerError:
     order = np.asarray([converted.ids.index(head) for head in layer.attention.ids])
+    alike = converted.like(converted.kind.structure(), converted.params)
+    logits, outputs, seen = _errors(layer.traceable(), alike, order)
+    return LayerError(*place, float(logits), float(outputs), None if seen is None else float(seen))
+
+
+@jax.jit
+def _errors(layer: ConversionInput, converted: AttentionModule, order: Any) -> tuple[jax.Array, jax.Array, Any]:
+    """Return the errors of a `LayerError`; `order` are the positions of the layer's heads in the converted one."""
     before, after = head_products(layer.module), head_products(converted)
     logits, outputs = (
         (old, Products(*(factor[:, order] for factor in new))) for old, new in zip(before, after, strict=True)
     )
-    logit_error = None
-    if (weights := roots(layer)) is not None:
-        logit_error = float(relative_distance(*(weighted(each, weights) for each in logits)))
-    return LayerError(*place, float(relative_distance(*logits)), float(relative_distance(*outputs)), logit_error)
+    weights = roots(layer)
+    seen = None if weights is None else relative_distance(*(weighted(each, weights) for each in logits))
+    return relative_distance(*logits), relative_distance(*outputs), seen
 
 
 TARGETS: dict[str, type[Target]] = {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from headjax.conversion.calibration import Root, covariance_root
 from headjax.conversion.rope import is_fully_rotary, keep_frequencies
@@ -58,22 +60,22 @@ class ToFixed(Target):
             check_memory(field, needed, memory, f"{source.num_heads} heads of {size:,} dimensions")
 
     def convert_layer(self, layer: ConversionInput, seed: int) -> AttentionModule:
+        source, kept, frequencies = layer.attention, Params(), None
+        if self.head_dim < source.head_dim and is_rotary(source):
+            frequencies, kept = keep_frequencies(layer, self.head_dim // 2)
+        config = self._kind(layer, frequencies)
+        weights = flatten(declared(config.module(layer.module.width, layer.module.memory_width)))
+        shapes = tuple((path, weight.shape) for path, weight in weights.items())
+        return layer.module.like(config, _resized(self, shapes, layer.traceable(), kept))
+
+    def _kind(self, layer: ConversionInput, frequencies: Any) -> Kind:
         source = layer.attention
         rotary = source.rotary
         if rotary is not None and rotary.dim is None:
             # Appended dimensions must neither rotate nor change the rates of the others.
             rotary = dataclasses.replace(rotary, dim=source.head_dim)
         shrinks = self.head_dim < source.head_dim or self.values < source.values
-        params, frequencies = dict(layer.params), None
-        heads = [(head,) for head in range(source.num_heads)]
-        if self.head_dim < source.head_dim and is_rotary(source):
-            frequencies, kept = keep_frequencies(layer, self.head_dim // 2)
-            params |= kept
-        elif self.head_dim < source.head_dim:
-            params |= fit_query_key(layer, heads, self.head_dim)
-        if self.values < source.values:
-            params |= fit_value_output(layer, heads, self.values)
-        config = source.replace(
+        return source.replace(
             head_dim=self.head_dim,
             value_dim=self.value_dim,
             scale=source.logit_scale,
@@ -81,14 +83,25 @@ class ToFixed(Target):
             frequencies=frequencies,
             projection_bias=source.projection_bias or (layer.moments is not None and shrinks),
         )
-        # Zeros stand where a tensor is larger than what is known of it.
-        known, arrays = flatten(params), {}
-        weights = declared(config.module(layer.module.width, layer.module.memory_width))
-        for path, weight in flatten(weights).items():
-            array = known.get(path, jnp.zeros(weight.shape))
-            missing = zip(weight.shape, array.shape, strict=True)
-            arrays[path] = jnp.pad(array, [(0, size - present) for size, present in missing])
-        return layer.module.like(config, nested(arrays))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _resized(
+    target: ToFixed, shapes: Sequence[tuple[str, tuple[int, ...]]], layer: ConversionInput, kept: Params
+) -> Params:
+    """Return arrays of these shapes, by path, of a layer in its new size; `kept` are those of heads that rotate."""
+    source = layer.attention
+    heads, params = [(head,) for head in range(source.num_heads)], layer.params | kept
+    if target.head_dim < source.head_dim and not kept:
+        params |= fit_query_key(layer, heads, target.head_dim)
+    if target.values < source.values:
+        params |= fit_value_output(layer, heads, target.values)
+    # Zeros stand where a tensor is larger than what is known of it.
+    known, arrays = flatten(params), {}
+    for path, shape in shapes:
+        array = known.get(path, jnp.zeros(shape))
+        arrays[path] = jnp.pad(array, [(0, size - present) for size, present in zip(shape, array.shape, strict=True)])
+    return nested(arrays)
 
 
 class Extended(NamedTuple):
@@ -146,7 +159,7 @@ def fit_value_output(layer: ConversionInput, groups: Groups, dim: int) -> Params
     weight, bias = value.restore(values)
     output["kernel"] = jnp.moveaxis(outputs, 0, 2)
     if "bias" in output:
-        constants = values[-1, jnp.asarray([number for number, group in enumerate(groups) for _ in group])]
+        constants = values[-1, np.asarray([number for number, group in enumerate(groups) for _ in group])]
         lost = jnp.einsum("hi,whi->w", value.rows[-1], written) - jnp.einsum("hk,whk->w", constants, outputs)
         output["bias"] = output["bias"] + lost
     return {"value": weight, "value_bias": bias, "output": output}
@@ -157,13 +170,14 @@ def fit_groups(left: jax.Array, right: jax.Array, groups: Groups, dim: int) -> t
 
     B'^g `[columns, dim]` spans the leading right singular vectors of the group's slices, one below another.
     """
-    fitted, shared = [], []
-    for group in groups:
-        rows, columns = left[:, jnp.asarray(group)], right[:, jnp.asarray(group)]
-        basis = leading_columns(rows, columns, dim)
-        fitted.append(jnp.einsum("rhi,mhi,mk->rhk", rows, columns, basis))
-        shared.append(basis)
-    return jnp.concatenate(fitted, axis=1), jnp.stack(shared, axis=1)
+    index, rows, columns = np.asarray(groups), left.shape[0], right.shape[0]
+
+    def fit(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
+        basis = leading_columns(left, right, dim)
+        return jnp.einsum("rhi,mhi,mk->hrk", left, right, basis), basis
+
+    fitted, shared = one_by_one(fit, jnp.moveaxis(left[:, index], 1, 0), jnp.moveaxis(right[:, index], 1, 0))
+    return jnp.moveaxis(fitted.reshape(-1, rows, dim), 0, 1), jnp.moveaxis(shared.reshape(-1, columns, dim), 0, 1)
 
 
 @functools.partial(jax.jit, static_argnames="dim")

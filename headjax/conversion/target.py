@@ -62,6 +62,11 @@ class ConversionInput(NamedTuple):
         """The layer's arrays as a nested dict."""
         return self.module.params
 
+    def traceable(self) -> ConversionInput:
+        """Return the layer as compiled programs take it: without heads' original numbers, with roots of covariances."""
+        module = self.module.like(self.attention.structure(), self.params)
+        return ConversionInput(module, None if self.moments is None else self.moments.rooted())
+
     def bias(self, name: str) -> jax.Array:
         """Return the bias `[heads, dim]` of `query`, `key` or `value`; zeros where the layer has none."""
         return self.params.get(f"{name}_bias", jnp.zeros(self.params[name].shape[1:]))

@@ -257,6 +257,25 @@ def map_tensors(function: Callable[[str, nnx.Param[Any]], Any], tensors: Tensors
     }
 
 
+def in_host_memory(tree: Any) -> bool:
+    """Return whether NumPy reads all arrays of a tree where they lie, and arrays made of them lie there again.
+
+    What is cut or put together so needs no compiled program for each shape.
+    """
+    if not jax.sharding.get_abstract_mesh().empty:
+        return False
+    here = {jax.local_devices()[0]}
+    return next(iter(here)).platform == "cpu" and all(
+        isinstance(array, np.ndarray)
+        or (
+            (isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer))
+            and isinstance(array.dtype, np.dtype)  # no key
+            and array.devices() == here
+        )
+        for array in jax.tree.leaves(tree)
+    )
+
+
 def count(tensors: Tensors) -> int:
     """Number of parameters declared."""
     return sum(tensor.size for tensor in flatten(tensors).values())

@@ -84,6 +84,7 @@ def agreements(first: Model, others: Sequence[Model], batches: Iterable[Batch]) 
         predictions = predict(first, arrays)
         return [compare(kind, predictions, predict(model, arrays)) for model in others]
 
+    batches = (part for batch in batches for part in in_parts(first, [batch]))
     parts = list(finished(map(compared, batches), None))
     return [mean_agreement(kind, [part[number] for part in parts]) for number in range(len(others))]
 

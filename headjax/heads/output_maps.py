@@ -123,8 +123,9 @@ class BlockReader:
                 for path in dict.fromkeys(path for arrays in layers for path in arrays):
                     where = f"{name}.{group.name}.{path.replace('/', '.')}"
                     before, variable = at_path(placed, where).get_raw_value(), at_path(repaired, where)
-                    after = [each.get(path, before if group.shared else before[i]) for i, each in enumerate(layers)]
-                    array = after[0] if group.shared else jnp.stack(after)
+                    unchanged = group.unstack({path: before})
+                    after = [{path: each.get(path, old[path])} for each, old in zip(layers, unchanged, strict=True)]
+                    array = group.restack(after)[path]
                     with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
                         variable.set_raw_value(on_devices_of(variable.get_raw_value(), array))
         return repaired
@@ -143,8 +144,8 @@ class BlockReader:
         for step in layer_steps(self._model, batches, self._compute):
             slots = [slot for slot in step.layer.config.slots if slot != FEED_FORWARD]
             sums, done = step.read(slots).sums, done + len(step.tied)
-            tell(len(batches) * done // layers)
             yield from ((BlockMap(step, slot), sums[slot].gram.sum(axis=0)) for slot in slots)
+            tell(len(batches) * done // layers)  # once the caller has solved the layer
 
     def effects(
         self, changes: Mapping[Places, Change], batches: Sequence[Any], tell: Callable[[float], None]

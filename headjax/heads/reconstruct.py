@@ -20,7 +20,7 @@ from flax import nnx
 
 from headjax.core.errors import DataError, HeadjaxError, require
 from headjax.core.numbers import brief
-from headjax.core.programs import free_memory
+from headjax.core.programs import free_memory, one_blas_thread
 from headjax.core.progress import Update
 from headjax.heads.discovery import find_sites
 from headjax.heads.head_id import HeadId
@@ -180,12 +180,13 @@ def _reconstructed(
             continue
         sums, scale = _checked_sums(each)
         weight = None
-        if count and each.units:
-            weight, moments = each.weight(), centred(sums.gram.sum(axis=0), each.biased)[0]
-            kept[least_needed(moments, weight, count)] = False
-            each.keep(kept)
-            removed_units[each.units] = tuple(np.flatnonzero(~kept).tolist())
-        solved = refit(sums, kept, bias=each.biased, scale=scale, ridges=ridges, weight=weight)
+        with one_blas_thread():
+            if count and each.units:
+                weight, moments = each.weight(), centred(sums.gram.sum(axis=0), each.biased)[0]
+                kept[least_needed(moments, weight, count)] = False
+                each.keep(kept)
+                removed_units[each.units] = tuple(np.flatnonzero(~kept).tolist())
+            solved = refit(sums, kept, bias=each.biased, scale=scale, ridges=ridges, weight=weight)
         if solved.helps:
             each.add(solved.change)
         repairs.append(

@@ -8,7 +8,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from headjax.core.errors import DataError, HeadjaxError
 from headjax.core.fields import unknown_name
 from headjax.core.numbers import brief
 from headjax.core.progress import Update
+from headjax.heads.agreement import in_parts
 from headjax.heads.batches import sum_over
 from headjax.heads.head_id import HeadId, HeadLayer, Values, all_heads, position
 from headjax.heads.loss_checks import checked
@@ -135,8 +136,12 @@ def score_heads(
         if progress is not None:
             progress(number + 1, {})
 
-    sums = (batch_sums(program, named, state, at, batch) for batch in checked(program, state, batches, strict))
-    total: _Sums = sum_over(sums, check, NO_TARGET)
+    def sums_of(batch: Any) -> _Sums:
+        parts = in_parts(cast(Model, model), [batch]) if program.fixed else [batch]
+        sums = [batch_sums(program, named, state, at, part) for part in parts]
+        return sums[0] if len(sums) == 1 else jax.tree.map(lambda *each: sum(each), *sums)
+
+    total: _Sums = sum_over(map(sums_of, checked(program, state, batches, strict)), check, NO_TARGET)
     if total.examples == 0:
         raise DataError(f"batches: {NO_TARGET}")
     values, seconds = _means(program.sites, total), time.perf_counter() - started

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from headjax.core.kind import own_copy
 from headjax.core.modules import arrays
 from headjax.core.tensors import flatten
 from headjax.heads.batches import sum_over
@@ -31,6 +32,7 @@ from headjax.models.inputs import check_batch, counted_at, device_batch
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD, LayerBlock, SubLayerSeen, blocks_of, embed, step
 from headjax.nn.block import Block, Compute, Probe, State
+from headjax.nn.norms import Residual
 
 Tree = TypeVar("Tree")
 
@@ -180,7 +182,8 @@ class LayerStep:
     corrected: bool = True  # whether `sums` make up for the errors of earlier layers
     changed: dict[str, jax.Array] = dataclasses.field(default_factory=dict)  # by `replace_layer`, by path
     _joined: list[dict[str, _Seen]] = dataclasses.field(default_factory=list)
-    _entered: dict[int, dict[str, _Seen]] = dataclasses.field(default_factory=dict)
+    # By batch, the student's last attention whose sums were taken, then the stream after it.
+    _entered: dict[int, dict[str, _Seen | jax.Array]] = dataclasses.field(default_factory=dict)
     _after: list[States] | None = None
 
     @property
@@ -242,18 +245,33 @@ class LayerStep:
         later = tuple(each for each in slots[slots.index(slot) + 1 :] if self.slots is None or each in self.slots)
         known, self._joined = self._joined, []
         for number, pair in enumerate(self.states):
-            arguments = pair, known[number] if known else None, self._passed(number), number % 2, float(self.corrected)
-            sums, x, joined, entered = _compared_sums(self.blocks[0], slot, later, self.compute, *arguments)
+            passed = self._passed(number)
+            blocks = None if known else self.blocks[0][0], self._block_behind(passed)
+            arguments = pair, known[number] if known else None, passed, number % 2, float(self.corrected)
+            sums, x, joined, entered = _compared_sums(blocks, slot, later, self.compute, *arguments)
             self._joined.append(joined)
             if entered is not None:
                 self._entered[number] = {slot: entered}
             self.states[number] = pair if x is None else pair._replace(teacher=pair.teacher._replace(x=x))
             yield sums, tokens_of(pair.student)
 
-    def _passed(self, number: int) -> dict[str, jax.Array]:
-        """Return a batch's stream after the student's last attention whose sums were taken, with its map of now."""
-        entered = self._entered.get(number, {})
-        return {slot: _stream_after(self.block, slot, each, self.compute) for slot, each in entered.items()}
+    def _passed(self, number: int) -> dict[str, Any]:
+        """Return a batch's stream after the student's last attention whose sums were taken, with its map of then."""
+        entered = self._entered.setdefault(number, {})
+        for slot, each in entered.items():
+            if isinstance(each, _Seen):
+                residual, output = (getattr(self.layer, f"{slot}_residual"), getattr(self.layer, slot).output)
+                entered[slot] = _stream_after(residual, output, each, self.compute)
+        return entered
+
+    def _block_behind(self, passed: Collection[str]) -> LayerBlock:
+        """Return the student's block; attentions that are not computed are the teacher's, so that programs are few."""
+        teacher, layer = self.blocks[0][0], own_copy(self.layer)
+        for slot in layer.slots[: layer.slots.index(*passed) + 1] if passed else ():
+            module = getattr(teacher.layer, slot)
+            setattr(layer, slot, module)
+            layer.config = dataclasses.replace(layer.config, **{slot: module.kind})
+        return teacher.holding(layer) if passed else self.block
 
     def _each(self) -> Iterator[LayerStep]:
         states = list(self.states)
@@ -268,7 +286,8 @@ class LayerStep:
                 whole = pair.teacher if self._joined else step(teacher, pair.teacher, self.compute)
                 student_after = whole
                 if self.diverged and (passed := self._passed(number)):
-                    student_after = pair.student._replace(x=_layer_after(student, pair.student, passed, self.compute))
+                    behind = self._block_behind(passed)
+                    student_after = pair.student._replace(x=_layer_after(behind, pair.student, passed, self.compute))
                 elif self.diverged:
                     student_after = pair.student if student is None else step(student, pair.student, self.compute)
                 self.states[number] = States(whole, student_after)
@@ -365,15 +384,12 @@ def _compared_sums(
     return sums, x, {name: joined[name] for name in later}, entered
 
 
-@functools.partial(jax.jit, static_argnames=("slot", "compute"))
-def _stream_after(block: LayerBlock, slot: str, entered: _Seen, compute: Compute) -> jax.Array:
-    """Return the stream after an attention of one batch, its output from its features."""
-    layer, (stream, features) = compute.cast(block.layer), entered
-    weight, bias = output_map(getattr(layer, slot))
-    output = features @ weight[...].reshape(features.shape[-1], stream.shape[-1])
-    output = output if bias is None else output + bias[None, None]
-    after: jax.Array = getattr(layer, f"{slot}_residual").join(stream, output)
-    return by_example(after)
+@functools.partial(jax.jit, static_argnames="compute")
+def _stream_after(residual: Residual, output: Any, entered: _Seen, compute: Compute) -> jax.Array:
+    """Return the stream after an attention of one batch, from its features."""
+    (residual, output), (stream, features) = compute.cast((residual, output)), entered
+    f = features @ output.kernel[...].reshape(features.shape[-1], stream.shape[-1])
+    return by_example(residual.join(stream, f if output.bias is None else f + output.bias[None, None]))
 
 
 @functools.partial(jax.jit, static_argnames="compute")

@@ -18,6 +18,7 @@ from headjax.core.tensors import Params, abstract, map_tensors
 from headjax.heads.head_id import require_stack
 from headjax.heads.refit import Change
 from headjax.mesh.distributed import fetch
+from headjax.mesh.mesh import take
 from headjax.models.config import HEAD_STACKS, ModelConfig
 from headjax.models.model import Model
 from headjax.models.walk import FEED_FORWARD
@@ -150,7 +151,7 @@ def with_change(layer: Block, slot: str, change: Change) -> Block:
         if variable is not None:
             array_before = variable.get_raw_value()
             total = np.asarray(fetch(array_before), np.float64) + array.reshape(array_before.shape)
-            variable.set_raw_value(on_devices_of(array_before, jnp.asarray(total, array_before.dtype)))
+            variable.set_raw_value(on_devices_of(array_before, jax.device_put(total.astype(array_before.dtype))))
     return copy
 
 
@@ -296,16 +297,18 @@ def pad_units(model: Model) -> Model:
 
 def resized(module: FeedForward, units: np.ndarray) -> FeedForward:
     """Return a sub-layer with the units of these numbers alone, in this order; -1 is a unit of zeros."""
-    index, present = jnp.asarray(np.maximum(units, 0)), jnp.asarray(units >= 0)
+    index, present = np.maximum(units, 0), units >= 0
 
-    def take(path: str, weight: nnx.Param[Any]) -> Any:
+    def cut(path: str, weight: nnx.Param[Any]) -> Any:
         array, axes = weight.get_raw_value(), weight.out_sharding
         if AXIS not in axes:
             return array
         axis = axes.index(AXIS)
+        array = take(array, index, axis, AXIS)
+        if present.all():
+            return array
         shape = [1] * len(axes)
         shape[axis] = len(units)
-        units_of = jnp.take(array, index, axis=axis)
-        return jnp.where(present.reshape(shape), units_of, jnp.zeros((), units_of.dtype))
+        return jnp.where(present.reshape(shape), array, jnp.zeros((), array.dtype))
 
-    return cast(FeedForward, bind(own_copy(module), map_tensors(take, declared(module))))
+    return cast(FeedForward, bind(own_copy(module), map_tensors(cut, declared(module))))

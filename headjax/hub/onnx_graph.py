@@ -270,7 +270,7 @@ def _attention(graph: Graph, module: Any, x: str, memory: str, tokens: Tokens) -
     else:
         rotary = " with rotary keys" if isinstance(module, LatentAttention) else ""
         raise InexpressibleError(f"layout onnx: has no attention of the kind {kind_of(module)}{rotary}")
-    kernel = module.output.kernel[...]  # [heads, value_dim, width]
+    kernel = np.asarray(module.output.kernel[...])  # [heads, value_dim, width]
     return graph.linear(context, kernel.reshape(-1, kernel.shape[-1]), module.output.bias, "output")
 
 
@@ -326,7 +326,7 @@ def _collaborative(graph: Graph, module: CollaborativeAttention, x: str, memory:
     key = graph.transpose(graph.linear(memory, module.key, module.key_bias, "key"), 0, 2, 1)
     logits = graph.op("MatMul", query, graph.unsqueeze(key, 1))
     if module.content_bias is not None:
-        content = graph.transpose(graph.linear(memory, scale * module.content_bias[...]), 0, 2, 1)
+        content = graph.transpose(graph.linear(memory, scale * np.asarray(module.content_bias[...])), 0, 2, 1)
         logits = graph.op("Add", logits, graph.unsqueeze(content, 2))
     value = graph.linear(memory, module.value, module.value_bias, "value")
     return _of_logits(graph, module, logits, value, tokens)

@@ -24,6 +24,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from headjax.core.errors import ConfigError, require
 from headjax.core.fields import Checked
+from headjax.core.tensors import in_host_memory
 
 COPY_AXES = ("slices", "data")
 """Mesh axes over which the parameters are copied."""
@@ -255,6 +256,8 @@ def take(array: jax.Array, index: jax.typing.ArrayLike, axis: int, name: str) ->
     On a mesh with explicit axes an axis whose new length does not divide over its devices becomes whole on all of them,
     with a warning.
     """
+    if in_host_memory((array, index)):
+        return jax.device_put(np.take(np.asarray(array), np.asarray(index), axis=axis))
     mesh, sharding = explicit_mesh(array), sharding_of(array)
     if mesh is None or sharding is None:
         return jnp.take(array, index, axis=axis)

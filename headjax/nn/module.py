@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from headjax.core import serialize
@@ -279,7 +280,7 @@ class AttentionModule(nnx.Module, metaclass=AttentionMeta):
             array = weight.get_raw_value()
             for dimension, axis in enumerate(weight.out_sharding):
                 if axis in index:
-                    array = take(array, jnp.asarray(index[axis], jnp.int32), dimension, axis)
+                    array = take(array, np.asarray(index[axis], np.int32), dimension, axis)
             return array
 
         return self.like(self.config_after_pruning(heads), declared_tensors.map_tensors(cut, declared(self)))

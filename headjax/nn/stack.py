@@ -15,7 +15,7 @@ from flax import nnx
 
 from headjax.core.kind import Kind, fresh
 from headjax.core.modules import LayerGate, bind, stacked_module
-from headjax.core.tensors import Params
+from headjax.core.tensors import Params, in_host_memory
 from headjax.nn.block import Block, ForwardOptions, LayerConfig, State
 from headjax.nn.embeddings import RelativeBuckets, RelativePositionBias
 from headjax.nn.norms import BEFORE, Norm
@@ -55,19 +55,34 @@ def _with_shared(layers: Any, gates: Any) -> Block:
     return layer
 
 
-@jax.jit
 def _layer(params: Params, index: int) -> Params:
+    """Return one layer of a group's parameters."""
+    if in_host_memory(params):
+        return jax.device_put(jax.tree.map(lambda array: np.asarray(array)[index], params))
+    return _sliced(params, index)
+
+
+@jax.jit
+def _sliced(params: Params, index: int) -> Params:
     """Return one layer of a group's parameters. The index is traced, so that one program serves all layers."""
     return jax.tree.map(lambda array: jax.lax.dynamic_index_in_dim(array, index, keepdims=False), params)
 
 
-@jax.jit
 def _stacked(layers: Sequence[Params]) -> Params:
+    if in_host_memory(layers):
+        return jax.device_put(jax.tree.map(lambda *arrays: np.stack(arrays), *layers))
+    return _joined(layers)
+
+
+@jax.jit
+def _joined(layers: Sequence[Params]) -> Params:
     return jax.tree.map(lambda *arrays: jnp.stack(arrays), *layers)
 
 
 def _split(tree: Any, count: int) -> list[Any]:
     """Return a stacked tree's slices. The gradient is one concatenation, where that of indexing adds padded arrays."""
+    if in_host_memory(tree):
+        return [_layer(tree, i) for i in range(count)]
     arrays, kind = jax.tree.flatten(tree)
     slices = [[part[0] for part in jax.lax.split(array, (1,) * count)] for array in arrays]
     return [jax.tree.unflatten(kind, each) for each in zip(*slices, strict=True)] if arrays else [tree] * count

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -25,9 +25,11 @@ from headjax.conversion.model import convert_attention, describe
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Checked, Count, Size
 from headjax.core.kind import Kind, own_copy
+from headjax.core.modules import declared
 from headjax.core.programs import one_blas_thread
 from headjax.core.progress import Update
 from headjax.core.serialize import from_data, to_data
+from headjax.core.tensors import flatten, map_tensors
 from headjax.heads.agreement import Seen, Sensitivity, in_parts, products
 from headjax.heads.batches import held_back
 from headjax.heads.head_id import HeadLayer
@@ -176,6 +178,12 @@ def _measure_missing(
     keeps_moments = 4 * 3 * model.config.width**2 * attentions <= MOMENTS
     compensations: dict[str, Compensation] = {}
     before: tuple[LayerBlock, list[State]] | None = None
+
+    def tell(more: int = 0) -> None:
+        """Show the number of forms that are kept, and of `more` that are measured."""
+        if progress is not None:
+            progress(sum(len(kept.found.get(each.name, ())) for each in sub_layers) + more, {})
+
     for step in layer_steps(model, fit_batches, config.compute):
         block, states = step.block, [each.teacher for each in step.states]
         if skips and before is not None and before[0].stack == block.stack:
@@ -201,12 +209,11 @@ def _measure_missing(
         with one_blas_thread(), ThreadPoolExecutor(1) as pool:
             solved = [pool.submit(at.removed) for at in measuring]
             for at, removed in zip(measuring, solved, strict=True):
-                kept(at.sub_layer.name, functools.partial(at.measured, sensitivity, removed))
-        if progress is not None:
-            progress(sum(len(kept.found.get(each.name, ())) for each in sub_layers), {})
+                kept(at.sub_layer.name, functools.partial(at.measured, sensitivity, removed, tell))
     if skips:
         options: dict[str, Any] = {"labels": config.labels, "compute": config.compute}
         kept(LAYERS, functools.partial(skipped_damages, model, eval_batches, compensations, **options))
+    tell(sum(_can_go(model, config.space, each) for each in sub_layers))
 
 
 def kept_moments(kept: Kept, places: Collection[HeadLayer]) -> dict[HeadLayer, Moments] | None:
@@ -242,13 +249,14 @@ class _Measuring:
         self._weight, self._biased = array.reshape(-1, array.shape[-1]), bias is not None
 
     def measured(
-        self, sensitivity: Sensitivity, removed: Future[tuple[list[int], list[Change]]]
+        self, sensitivity: Sensitivity, removed: Future[tuple[list[int], list[Change]]], tell: Callable[[int], None]
     ) -> list[dict[str, Any]]:
-        """Return all candidates as JSON data; `removed` is what that method returns."""
+        """Return all candidates as JSON data, and tell their number; `removed` is what that method returns."""
         sub_layer, data = self.sub_layer, list[dict[str, Any]]()
 
         def add(size: SubLayerSize, damage: float, attention: Kind | None, to: str = "") -> None:
             data.append({"level": list(size), "damage": damage, "attention": to_data(attention), "to": to})
+            tell(len(data))
 
         (order, changes), removals = removed.result(), sub_layer.removals(self.config.space)
         if changes:
@@ -257,6 +265,7 @@ class _Measuring:
             for size, damage in zip(removals, damages.tolist(), strict=True):
                 left = sub_layer.heads_left(order, size)
                 add(size, damage, sub_layer.attention and self._original.config_after_pruning(left))
+        largest: dict[str, AttentionModule] = {}  # by the name of the conversion
         for size in sub_layer.conversions(self.config.space) if sub_layer.parts else ():
             heads, module = sub_layer.heads_left(order, size), self._original
             module = module if len(heads) == module.num_heads else module.keep_heads(heads)
@@ -265,7 +274,8 @@ class _Measuring:
                 continue
             quick = dataclasses.replace(target, solver=QUICK) if isinstance(target, ToCollaborative) else target
             converted = convert_attention(module, quick, moments=self._moments)
-            (damage,) = sensitivity.damages(self._errors(converted), f"{sub_layer.name} {size}").tolist()
+            errors = self._errors(converted, largest.setdefault(size.to, converted))
+            (damage,) = sensitivity.damages(errors, f"{sub_layer.name} {size}").tolist()
             add(size, damage, converted.kind, describe(target))
         return data
 
@@ -308,12 +318,16 @@ class _Measuring:
         changes = nested_refits(moments, weight, features, left, penalty)
         return order, [Change(change, -mean @ change) for change in changes]
 
-    def _errors(self, module: AttentionModule) -> list[Any]:
-        """Return what the errors of a converted layer cost on the evaluation batches, its map refitted."""
-        slot, states = self.sub_layer.slot, self.states
+    def _errors(self, converted: AttentionModule, largest: AttentionModule) -> list[Any]:
+        """Return what the errors of a converted layer cost on the evaluation batches, its map refitted.
+
+        It is computed with the sizes of the largest one, so that their forms share programs.
+        """
+        slot, states, module = self.sub_layer.slot, self.states, _widened(converted, largest)
         changed = own_copy(self.block.layer)
         setattr(changed, slot, module.like(module.kind.structure(), module.params))
-        columns = jnp.asarray(module.ids, jnp.int32) if slot == "attention" and states[0].bias is not None else None
+        biased = slot == "attention" and states[0].bias is not None
+        columns = jax.device_put(np.asarray(module.ids, np.int32)) if biased else None
         block = self.block.holding(changed, columns)
         seen = functools.partial(_seen, block, slot, self.config.compute)
         parts = (
@@ -321,15 +335,40 @@ class _Measuring:
             for number, (state, outputs) in enumerate(zip(states, self.reading.outputs, strict=True))
         )
         sums = sum_over_batches(parts).whole()
-        features, scale = np.ones(sums.gram.shape[-1] - 1, bool), np.ones(sums.square.shape[-1])
-        solved = refit(sums, features, bias=output_map(module).bias is not None, scale=scale)
+        kept, scale = np.isin(module.ids, converted.ids), np.ones(sums.square.shape[-1])
+        kept = np.repeat(kept, (sums.gram.shape[-1] - 1) // max(len(kept), 1))
+        solved = refit(sums, kept, bias=output_map(module).bias is not None, scale=scale)
         change = solved.change if solved.helps else Change(*(np.zeros(part.shape) for part in solved.change))
         stacked = _stacked([change])
         return [products(stacked, each, seen(each.state)) for each in self.evaluated]
 
 
+SIZES = frozenset({"num_heads", "head_ids", "shared_dim", "head_dim", "value_dim", "rank"})
+"""Options of converted attentions that zeros can fill up."""
+
+
+def _widened(module: AttentionModule, larger: AttentionModule) -> AttentionModule:
+    """Return an attention of the same function with the sizes of another one, if these are all in which they differ.
+
+    Missing heads and dimensions are zeros; the contexts of such heads are 0.
+    """
+    kind, other = module.kind, larger.kind
+    sizes = {name: other.options[name] for name in SIZES & other.options.keys() & kind.options.keys()}
+    if kind.replace(**sizes) != other or not {*module.ids} <= {*larger.ids}:
+        return module
+    heads, shapes = [larger.ids.index(head) for head in module.ids], flatten(larger.params)
+
+    def fill(path: str, weight: Any) -> Any:
+        array, filled = fetch(weight.get_raw_value()), np.zeros(shapes[path].shape, np.float32)
+        axes = zip(weight.out_sharding, array.shape, strict=True)
+        filled[np.ix_(*(heads if axis == "heads" else range(size) for axis, size in axes))] = array
+        return filled.astype(array.dtype)
+
+    return larger.like(other, map_tensors(fill, declared(module)))
+
+
 def _stacked(changes: Sequence[Change]) -> Change:
-    stacked: Change = jax.tree.map(lambda *each: jnp.asarray(np.stack(each).astype(np.float32)), *changes)
+    stacked: Change = jax.tree.map(lambda *each: np.stack(each).astype(np.float32), *changes)
     return stacked
 
 

@@ -27,7 +27,7 @@ from headjax.heads.pruning import prune
 from headjax.heads.reconstruct import reconstruct
 from headjax.heads.scoring import score_heads
 from headjax.heads.site import AttentionSite, at_path, kept_along, ones
-from headjax.heads.surgery import prune_units, remove_layers
+from headjax.heads.surgery import remove_layers
 from headjax.mesh.mesh import on_automatic_axes
 from headjax.models.config import Batch
 from headjax.models.model import Model
@@ -313,13 +313,14 @@ def build(
 ) -> Model:
     """Return the model that a choice describes, the decision in its history, by the old numbers of layers.
 
-    Heads are removed and layers converted first. Then one walk through both models refits every map to the residual
-    stream, so that it also repairs the losses of earlier layers; on the way feed-forwards lose their units
-    (`headjax.reconstruct`). The smaller model goes this way without the layers that are removed, and those behind them
-    make up for what the stream lacks. Conversions read the moments that are among the measurements `kept`, and without
-    them those of a further walk.
+    Layers are converted first. Then one walk through both models refits every map to the residual stream, so that it
+    also repairs the losses of earlier layers; on the way layers lose their heads and units (`headjax.reconstruct`). The
+    smaller model goes this way without the layers that are removed, and those behind them make up for what the stream
+    lacks. Conversions read the moments that are among the measurements `kept`, and without them those of a further
+    walk.
     """
-    chosen, gone, units, to = choice.options, list[HeadId](), dict[tuple[str, int], int](), dict[HeadLayer, str]()
+    chosen, units, to = choice.options, dict[tuple[str, int], int](), dict[HeadLayer, str]()
+    before, masked = list[HeadId](), list[HeadId]()  # heads that go before the walk, and on it
     for sub_layer in sub_layers_of(model):
         option, attention = chosen[sub_layer.name], sub_layer.attention
         if option.kind == NO_LAYER:
@@ -328,18 +329,20 @@ def build(
             units[sub_layer.stack, sub_layer.layer] = sub_layer.units - (option.units or 0)
             continue
         here = sub_layer.head_stack, sub_layer.layer
+        # On the walk a layer keeps its shape, so that all that are not converted share programs.
+        gone = masked if option.heads and not option.to else before
         gone += [HeadId(*here, head) for head in attention.ids if head not in (option.heads or ())]
         to |= {here: option.to} if option.to else {}
-    smaller = prune(model, gone)
+    smaller = prune(model, before)
     if to:
         moments = (None if kept is None else kept_moments(kept, to)) or collect(model, batches)
         smaller = convert(smaller, to, batches={here: moments[here] for here in to}).model
     if any(option.kind != "whole" for option in chosen.values()):
-        refit = functools.partial(reconstruct, model, batches, (), feed_forward=True, compute=compute)
+        refit = functools.partial(reconstruct, model, batches, masked, feed_forward=True, compute=compute)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a ridge is what few tokens are for
             repaired = refit(units=units, converted=smaller, skipped=choice.removed, progress=progress)
-            smaller = remove_layers(prune_units(repaired.repaired, repaired.units), choice.removed)
+            smaller = remove_layers(repaired.model, choice.removed)
     return smaller.with_entry("shrink", **decision(choice))
 
 
