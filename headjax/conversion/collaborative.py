@@ -107,11 +107,17 @@ class ToCollaborative(Target):
 @functools.partial(jax.jit, static_argnums=0)
 def _converted(target: ToCollaborative, sweeps: jax.Array, layers: Sequence[ConversionInput]) -> list[Params]:
     """Return the arrays of layers of equal shapes, converted in one program."""
-    if target._is_exact(layers[0].attention):
-        factors = [side_by_side(scaled_query_key(layer)) for layer in layers]
-    else:
-        inputs = [(scaled_query_key(each), roots(each)) for each in layers]
-        factors = _fitted(inputs, target.shared_dim, target.solver, sweeps)
+    products = [scaled_query_key(layer) for layer in layers]
+    factors = [side_by_side(each) for each in products]
+    if not target._is_exact(layers[0].attention):
+        weights = [roots(layer) for layer in layers]
+        stacked = map(jnp.stack, zip(*map(weighted, products, weights), strict=True))
+        fit, _ = fit_layers(Products(*stacked), target.shared_dim, target.solver, sweeps)
+        for i, weight in enumerate(weights):
+            left, mixing, right = (array[i] for array in fit)
+            factors[i] = CP(left, mixing, right)
+            if weight is not None:
+                factors[i] = CP(weight[0].inverse @ left, mixing, weight[1].inverse @ right)
     return [_with_factors(target, layer, each) for layer, each in zip(layers, factors, strict=True)]
 
 
@@ -158,21 +164,6 @@ def weighted(products: Products, weights: tuple[Root, Root] | None) -> Products:
         for weight, factor in zip(weights, products, strict=True)
     )
     return Products(left, right)
-
-
-def _fitted(
-    inputs: Sequence[tuple[Products, tuple[Root, Root] | None]], rank: int, solver: Solver, sweeps: jax.Array
-) -> list[CP]:
-    """Return the factors of layers of equal shapes."""
-    products = [weighted(*each) for each in inputs]
-    fit, _ = fit_layers(Products(*map(jnp.stack, zip(*products, strict=True))), rank, solver, sweeps)
-    factors = [jax.tree.map(lambda array, i=i: array[i], fit) for i in range(len(inputs))]
-    return [
-        factor
-        if weight is None
-        else factor._replace(left=weight[0].inverse @ factor.left, right=weight[1].inverse @ factor.right)
-        for factor, (_, weight) in zip(factors, inputs, strict=True)
-    ]
 
 
 def _logits_of(tensor: Products | CP, query: jax.Array) -> jax.Array:
