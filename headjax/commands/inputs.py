@@ -276,11 +276,11 @@ class Cost(NamedTuple):
     programs: float = 0.0
 
 
-SCORING, ORDERING, REFITTING = Cost(2.0), Cost(2.8, 250.0), Cost(2.6, 80.0)
+SCORING, ORDERING, REFITTING = Cost(2.0, programs=12.0), Cost(2.8, 250.0, programs=10.0), Cost(2.6, 80.0, programs=8.0)
 """Costs of scores, of the order by reconstruction, and of a repair; as measured on MiniLM, MPNet and SmolLM2."""
 
-PRICING, BUILDING = Cost(25.0, 80.0, 80.0), Cost(6.0, 80.0, 55.0)
-"""Costs of measuring the forms of every sub-layer, and of building a choice; as measured on MiniLM and MPNet."""
+PRICING, BUILDING = Cost(20.0, 80.0, 30.0, programs=28.0), Cost(6.0, 80.0, 20.0, programs=30.0)
+"""Costs of measuring the forms of every sub-layer, and of building a choice; as measured on MiniLM."""
 
 
 def cost_of_order(by: str, config: ModelConfig, batches: int) -> Cost:
