@@ -123,7 +123,7 @@ class BlockReader:
                 for path in dict.fromkeys(path for arrays in layers for path in arrays):
                     where = f"{name}.{group.name}.{path.replace('/', '.')}"
                     before, variable = at_path(placed, where).get_raw_value(), at_path(repaired, where)
-                    unchanged = group.unstack({path: before})
+                    unchanged = group.unstacked({path: before})
                     after = [{path: each.get(path, old[path])} for each, old in zip(layers, unchanged, strict=True)]
                     array = group.restack(after)[path]
                     with jax.set_mesh(None):  # where one is set, new arrays would lie on all of its devices
