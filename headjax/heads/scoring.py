@@ -8,7 +8,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -136,16 +136,19 @@ def score_heads(
         if progress is not None:
             progress(number + 1, {})
 
-    def sums_of(batch: Any) -> _Sums:
-        parts = in_parts(cast(Model, model), [batch]) if program.fixed else [batch]
-        sums = [batch_sums(program, named, state, at, part) for part in parts]
-        return sums[0] if len(sums) == 1 else jax.tree.map(lambda *each: sum(each), *sums)
-
-    total: _Sums = sum_over(map(sums_of, checked(program, state, batches, strict)), check, NO_TARGET)
+    sums = (_sums_in_parts(model, program, named, state, at, each) for each in checked(program, state, batches, strict))
+    total: _Sums = sum_over(sums, check, NO_TARGET)
     if total.examples == 0:
         raise DataError(f"batches: {NO_TARGET}")
     values, seconds = _means(program.sites, total), time.perf_counter() - started
     return Scores(values, float(total.loss / total.targets), int(total.examples), seconds)
+
+
+def _sums_in_parts(model: Any, program: Program, named: Any, state: Any, gates: Any, batch: Any) -> _Sums:
+    """Return the sums of a batch, of a large vocabulary in parts that fit in memory."""
+    parts = in_parts(model, [batch]) if program.fixed else [batch]
+    sums = [batch_sums(program, named, state, gates, part) for part in parts]
+    return sums[0] if len(sums) == 1 else jax.tree.map(lambda *each: sum(each), *sums)
 
 
 def _check_finite(sites: Sites, sums: _Sums, number: int) -> None:
