@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jax.sharding import Mesh
 from headjax.core import tensors as declared
 from headjax.core.errors import CheckpointError, ConfigError, DataError
 from headjax.core.serialize import foreign_modules, from_data, to_data
+from headjax.core.tensors import Params
 from headjax.models.config import ModelConfig
 from headjax.storage.arrays import read_params, write_params
 from headjax.storage.directories import (
@@ -41,22 +43,28 @@ LAYOUT = Layout("history.json", _NAMES)
 """Content of a model directory."""
 
 
-def save(path: str | Path, model: Any) -> None:
+def save(
+    path: str | Path,
+    config: ModelConfig,
+    params: Params,
+    history: Sequence[Mapping[str, Any]],
+    tokenizer: Tokenizer | None,
+    files: Mapping[str, bytes],
+) -> None:
     """Write a model directory, see `headjax.Model.save`."""
     check_name(path)
-    params = model.params
-    declared.check(model.config.tensors(), params)
+    declared.check(config.tensors(), params)
     declared.require_finite(params)
-    config: dict[str, Any] = {"headjax": __version__, "model": to_data(model.config)}
-    if modules := sorted(foreign_modules(model.config)):
-        config["modules"] = modules
+    described: dict[str, Any] = {"headjax": __version__, "model": to_data(config)}
+    if modules := sorted(foreign_modules(config)):
+        described["modules"] = modules
 
     def write(folder: Path) -> None:
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        (folder / "history.json").write_text(json_text(list(model.history), indent=2) + "\n")
-        if model.tokenizer is not None:
-            model.tokenizer.save(folder / "tokenizer")
-        for name, data in model.files.items():
+        (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n")
+        (folder / "history.json").write_text(json_text(list(history), indent=2) + "\n")
+        if tokenizer is not None:
+            tokenizer.save(folder / "tokenizer")
+        for name, data in files.items():
             (folder / FILES / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / FILES / name).write_bytes(data)
         write_params(params, folder / "params")

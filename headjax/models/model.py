@@ -294,7 +294,7 @@ class Model(nnx.Module):
             CheckpointError: the path exists and is not a model directory, or holds files that headjax did not write.
             ParameterError: the parameters are not those the config declares, or not finite.
         """
-        save(path, self)
+        save(path, self.config, self.params, self.history, self.tokenizer, self.files)
 
 
 def load(path: str | Path, *, mesh: Mesh | None = None) -> Model:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,19 @@ from headjax.nn.block import Block, Compute, ForwardOptions, Probe, ResidualStep
 
 FEED_FORWARD = "feed_forward"
 """Slot of the feed-forward sub-layer, beside `attention` and `cross_attention`."""
+
+
+class Walkable(Protocol):
+    """A model that offers the walk."""
+
+    def embed(self, batch: Any, compute: Compute = ...) -> Any: ...
+
+
+class Stacks(Protocol):
+    """A model whose layers lie in stacks, each under its name."""
+
+    @property
+    def config(self) -> ModelConfig: ...
 
 
 class SubLayerSeen(NamedTuple):
@@ -135,15 +148,16 @@ class LayerBlock(WalkBlock):
 class NextStack(WalkBlock):
     """The step from the state after the encoder's last layer to the state before the decoder's first one."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Stacks) -> None:
         self.model = model
 
     def run(self, state: State, options: ForwardOptions) -> State:
-        entered: State = self.model.enter_decoder(state, options.compute, options.key)
+        encoder_decoder: Any = self.model
+        entered: State = encoder_decoder.enter_decoder(state, options.compute, options.key)
         return entered
 
 
-def blocks_of(model: Any, *, backwards: bool = False) -> Iterator[LayerBlock | NextStack]:
+def blocks_of(model: Stacks, *, backwards: bool = False) -> Iterator[LayerBlock | NextStack]:
     """Yield the blocks of a model of headjax, each with copies of its layer's arrays; or from the last one on."""
     stacks, direction = model.config.stacks(), -1 if backwards else 1
     for place, name in [*enumerate(stacks)][::direction]:
@@ -187,7 +201,7 @@ def step(block: Any, state: Any, compute: Compute = Compute()) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames="compute")
-def embed(model: Any, batch: Any, compute: Compute = Compute()) -> Any:
+def embed(model: Walkable, batch: Any, compute: Compute = Compute()) -> Any:
     """Return the state that enters the first block, jitted."""
     return model.embed(batch, compute=compute)
 
