@@ -90,22 +90,10 @@ def run(
                 found = _timed([*(places.get(part, part) for part in parts), *words, *more], Path(folder) / "programs")
                 costs.setdefault(name, []).append(found)
                 bar(sum(map(len, costs.values())), {})
-    rows = [
-        (
-            name,
-            first.seconds,
-            first.cpu,
-            first.compiling,
-            first.programs,
-            first.planned or None,
-            again.planned or None,
-            again.seconds,
-            again.cpu,
-            again.cpu / cpu,
-            again.peak_bytes,
-        )
-        for name, (first, again) in costs.items()
-    ]
+    rows = []
+    for name, (first, again) in costs.items():
+        planned = first.planned or None, again.planned or None
+        rows.append((name, *first[:4], *planned, again.seconds, again.cpu, again.cpu / cpu, again.peak_bytes))
     columns = (
         Column("Command"),
         Column("First time", numbers.duration),

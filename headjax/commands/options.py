@@ -298,7 +298,7 @@ class TaskOptions(ReadingOptions):
 
     @property
     def reading(self) -> dict[str, Any]:
-        """Arguments of `Task.batches`, and of what reads them, for the examples to evaluate on."""
+        """Arguments of `Task.batches` for the examples of the evaluation."""
         return {"limit": self.limit, "batch_size": self.batch_size, "buckets": self.lengths}
 
     def loaded(self) -> Model:

@@ -40,7 +40,7 @@ class FileLayout(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """A paper's settings of training on a task, for so many epochs or steps; 0 for what the paper does not say."""
+    """Hyperparameters of a paper's training on a task; 0 is a value that the paper does not give."""
 
     paper: str  # its first author and year
     batch_size: int  # examples of a step; of packed text as many as hold the paper's tokens

@@ -84,7 +84,7 @@ def header(path: str | Path) -> tuple[str, ...]:
 
 
 def find_column(names: Iterable[str], header: Collection[str]) -> str:
-    """Return the first column of a table with one of some names, case and blanks aside; empty if there is none."""
+    """Return the column of the table under one of these names, case and blanks ignored; empty for none."""
     columns = {name.strip().casefold(): name for name in reversed([*header])} | {name: name for name in header}
     return next((columns[key] for name in names for key in (name, name.casefold()) if key in columns), "")
 

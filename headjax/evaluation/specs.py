@@ -328,7 +328,7 @@ def _halves(task: Task) -> Parts:
 
 
 def _group(task: Task, example: Mapping[str, np.ndarray]) -> bytes:
-    """Return a hash of what keeps examples together: their inputs without padding, of a pair the first text's."""
+    """Return a hash that examples of one group share: of the inputs without padding, of a pair the first text alone."""
     together, arrays = task.measure.together(example), {name: np.asarray(array) for name, array in example.items()}
     if together is not None:
         parts = {"together": together.encode()}

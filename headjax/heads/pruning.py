@@ -102,7 +102,7 @@ def _prune_model(model: Model, heads: Iterable[HeadId | str]) -> Model:
     """Return a headjax model without heads; a layer that loses its last one becomes `NoHeadsAttention`."""
     removed = set[HeadId]()
     for head in named_heads(heads):
-        position(model.config, head)  # raises an error where there is none
+        position(model.config, head)  # refuses a head that does not exist
         tied = model.config.site(head.stack, head.layer).tied
         removed |= {dataclasses.replace(head, layer=layer) for layer in tied}
     if not removed:

@@ -359,10 +359,10 @@ def _widened(module: AttentionModule, larger: AttentionModule) -> AttentionModul
     heads, shapes = [larger.ids.index(head) for head in module.ids], flatten(larger.params)
 
     def fill(path: str, weight: Any) -> Any:
-        array, filled = fetch(weight.get_raw_value()), np.zeros(shapes[path].shape, np.float32)
-        axes = zip(weight.out_sharding, array.shape, strict=True)
+        array = fetch(weight.get_raw_value())
+        filled, axes = np.zeros(shapes[path].shape, array.dtype), zip(weight.out_sharding, array.shape, strict=True)
         filled[np.ix_(*(heads if axis == "heads" else range(size) for axis, size in axes))] = array
-        return filled.astype(array.dtype)
+        return filled
 
     return larger.like(other, map_tensors(fill, declared(module)))
 
