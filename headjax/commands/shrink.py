@@ -10,15 +10,16 @@ from headjax.commands.inputs import BUILDING, PRICING, Examples, start, tell_tim
 from headjax.commands.models import ChangedResult, evaluate_each, finish, planned_exports, with_output_of
 from headjax.commands.options import ChangingOptions, argument, option
 from headjax.commands.outputs import ABSENT, key, record
+from headjax.core import numbers
 from headjax.core.errors import HeadjaxError
 from headjax.core.fields import Amount, read_amount
 from headjax.core.progress import Progress
-from headjax.report.tables import Table
+from headjax.report.tables import Column, Table
 
 if TYPE_CHECKING:
     from headjax.models.config import ModelConfig
     from headjax.models.model import Model
-    from headjax.shrinking.choice import Choice, ChoiceSummary, Prices, ShrinkSummary
+    from headjax.shrinking.choice import Choice, ChoiceSummary, Point, Prices, ShrinkSummary
 
 COMPARED = 512
 """Most evaluation examples that the damage of the built model is measured on."""
@@ -47,7 +48,9 @@ def size_of(text: str) -> Amount:
 
 
 class Options(ChangingOptions):
-    out: str = argument("OUT", "folder of the smaller model", writes="new")
+    out: str = argument(
+        "OUT", "folder of the smaller model; without it, and with --work, the choice alone is made", "", writes="new"
+    )
     budget: tuple[Budget, ...] = option(
         (),
         "share or number: parameters=60% (of attention and feed-forwards), flops=1e9 (of an example), cache=25% (bytes "
@@ -96,7 +99,21 @@ class Options(ChangingOptions):
         for name in names:
             if names.count(name) > 1:
                 raise HeadjaxError(f"--budget: {name} is given twice")
+        if not self.out:
+            self._check_choice_alone(names)
         return dict(given)
+
+    def _check_choice_alone(self, budgets: Sequence[str]) -> None:
+        """Refuse, where no model is built, what is asked of one."""
+        if not self.work:
+            raise HeadjaxError("OUT: name the folder of the smaller model, or --work D alone to choose and build none")
+        asked = {
+            "--report": self.report, "--to": self.format, "--quantize": self.quantize,
+            "--budget: drop": "drop" in budgets, "--vocabulary": not budgets,
+        }  # fmt: skip
+        for name, value in asked.items():
+            if value:
+                raise HeadjaxError(f"{name}: needs OUT, without which no model is built")
 
 
 class Result(ChangedResult):
@@ -105,15 +122,30 @@ class Result(ChangedResult):
     choice: ChoiceSummary | None = None
 
     def tables(self) -> Sequence[Table]:
-        return [*([] if self.choice is None else [self.choice.layer_table()]), *self.comparison]
+        chosen = [] if self.choice is None else [self.choice.layer_table()]
+        return [*chosen, *(self.comparison or [frontier_table(self.summary.frontier, self.about)])]
 
     def message(self) -> str:
         said = super().message()
         if self.choice is not None:
             measure, predicted = self.summary.predicted["measure"], self.summary.predicted["damage"]
-            measured = self.summary.measured["damage"]
-            said = f"degradation ({measure}): {predicted:.3g} predicted, {measured:.3g} measured; {said}"
+            measured = f", {self.summary.measured['damage']:.3g} measured" if self.comparison else ""
+            then = said if self.comparison else "no model is built; with OUT after MODEL the same command builds it"
+            said = f"degradation ({measure}): {predicted:.3g} predicted{measured}; {then}"
         return f"{said}\nreport: {self.report}" if self.report else said
+
+
+def frontier_table(points: Sequence[Point], notes: Sequence[str]) -> Table:
+    """Return the least degradation within every share of a cost."""
+    from headjax.shrinking.choice import FORMATS, NAMES
+
+    quantity = points[0].quantity
+    columns = (
+        Column(NAMES[quantity][0].upper() + NAMES[quantity][1:], FORMATS[quantity]),
+        Column("Share", numbers.percent), Column("Degradation", numbers.significant), Column("Layers removed"),
+    )  # fmt: skip
+    rows = [(point.costs[quantity], point.share, point.damage, point.removed_layers) for point in points]
+    return Table(columns, rows, title="Best choice within every share", notes=notes)
 
 
 def run(options: Options, progress: Progress) -> Result:
@@ -134,7 +166,7 @@ def run(options: Options, progress: Progress) -> Result:
         evaluations = evaluate_each((model,), task, options, progress)
         ending = finish(original, model, options, progress, examples, selection=False, evaluations=evaluations)
         return Result(summary=ShrinkSummary(metric), exports=exports, **ending)
-    exports = planned_exports(options, model, _smaller(model, options))
+    exports = planned_exports(options, model, _smaller(model, options)) if options.out else ABSENT
     table, build = _measured(model, examples, options, "latency" in budgets, progress)
     limits = {
         name: amount.of(table.whole(name)) * (1e-3 if name == "latency" and not amount.relative else 1.0)
@@ -147,10 +179,6 @@ def run(options: Options, progress: Progress) -> Result:
         less = [{**limits, quantity: p.costs[quantity]} for p in points if p.costs[quantity] < choice.costs[quantity]]
         smaller = [choose_if_any(table, limit, uniform=options.alike) for limit in less]
         choice = _within_drop(drop, [choice, *filter(None, smaller)], model, examples, build)
-    built = with_output_of(model, build(choice))
-    evaluations = evaluate_each((model, built), task, options, progress)
-    count = task.count(min(options.limit or COMPARED, COMPARED))
-    batches = task.batches(**options.reading | {"limit": count})
     story = ChoiceSummary(table, quantity, choice)
     summary = ShrinkSummary(
         metric,
@@ -160,12 +188,16 @@ def run(options: Options, progress: Progress) -> Result:
             for name in limits or (quantity,)
         },
         predicted={"damage": choice.damage, "bound": choice.bound, "gap": choice.gap, "measure": table.damage},
-        measured={
-            "damage": agreement(examples.selection.fit(model), task.fit(built), batches).distance,
-            "examples": count,
-        },
         frontier=points,
     )
+    if not options.out:
+        return Result(summary=summary, choice=story, exports=exports, **examples.described(evaluation=False))
+    built = with_output_of(model, build(choice))
+    evaluations = evaluate_each((model, built), task, options, progress)
+    count = task.count(min(options.limit or COMPARED, COMPARED))
+    batches = task.batches(**options.reading | {"limit": count})
+    damage = agreement(examples.selection.fit(model), task.fit(built), batches).distance
+    summary = summary._replace(measured={"damage": damage, "examples": count})
     ending = finish(original, built, options, progress, examples, evaluations=evaluations)
     result = Result(summary=summary, choice=story, exports=exports, **ending)
     if options.report is None:
@@ -206,7 +238,8 @@ def _measured(
 
     def begin(measures: bool) -> None:
         """Tell how long it takes: damage and metrics are judged on both models."""
-        tell_time(model, examples, batches=batches, chosen=[*[PRICING] * measures, BUILDING], judged=3.0)
+        chosen = [*[PRICING] * measures, *[BUILDING] * bool(options.out)]
+        tell_time(model, examples, batches=batches, chosen=chosen, judged=3.0 * bool(options.out))
 
     def built(choice: Choice) -> Model:
         with progress("building", len(choice.options), "map") as bar:

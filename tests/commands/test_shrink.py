@@ -18,9 +18,9 @@ def shrink(folder, tmp_path_factory):
     made = tmp_path_factory.mktemp("shrunk")
     words = ["--task", str(folder / "text.txt"), "--limit", "8", "--batch-size", "8", "--calibrate", "8"]
 
-    def run(name, *more):
-        result = made / f"{name}.json"
-        command = ["shrink", str(folder / "model"), str(made / name), *words, "--work", str(made / "work")]
+    def run(name, *more, builds=True):
+        result, out = made / f"{name}.json", [str(made / name)] if builds else []
+        command = ["shrink", str(folder / "model"), *out, *words, "--work", str(made / "work")]
         code = main([*command, "--json", str(result), *more])
         return json.loads(result.read_text()) if code == 0 else code, made / name
 
@@ -79,3 +79,47 @@ def test_the_page_opens_with_what_came_out_and_shows_what_the_budget_limits(shri
 def test_a_page_needs_a_budget(shrink, folder, capsys):
     assert shrink("none", "--vocabulary", str(folder / "text.txt"), "--report", "none.html")[0] == 2
     assert capsys.readouterr().err.startswith("headjax: error: --report: ")
+
+
+def test_without_out_the_choice_alone_is_made_from_the_measurements(shrink, capsys, monkeypatch):
+    small = "--budget", "flops=80%", "--budget", "cache=50%"
+    built, _ = shrink("built", *small)
+    monkeypatch.setattr("headjax.shrinking.shrink.build", None)
+    monkeypatch.setattr("headjax.shrinking.measure.layer_steps", None)  # nothing is measured again
+    capsys.readouterr()
+    alone, path = shrink("alone", *small, builds=False)
+    assert not path.exists()
+    same = "metric", "layers", "budget", "predicted", "frontier", "selection"
+    assert {name: alone[name] for name in same} == {name: built[name] for name in same}
+    assert {"model", "metrics", "exports", "parameters"}.isdisjoint(alone)
+    said = capsys.readouterr().out
+    assert "decoder/0" in said
+    assert "FLOPs of an example" in said
+    assert "95.0%" in said  # a row of the frontier
+    assert said.rstrip().endswith("with OUT after MODEL the same command builds it")
+
+
+def test_without_out_measurements_are_made_and_kept(folder, tmp_path):
+    work, result = tmp_path / "work", tmp_path / "alone.json"
+    words = ["--task", str(folder / "text.txt"), "--limit", "8", "--batch-size", "8", "--calibrate", "8"]
+    command = ["shrink", str(folder / "model"), *words, "--work", str(work), "--json", str(result)]
+    assert main([*command, "--budget", "parameters=60%"]) == 0
+    assert (work / "measurements.json").is_file()
+    limit = json.loads(result.read_text())["budget"]["parameters"]
+    assert limit["left"] <= limit["limit"]
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("--report", ["--parameters", "60%", "--report", "page.html"]),
+        ("--to", ["--parameters", "60%", "--to", "headjax"]),
+        ("--quantize", ["--parameters", "60%", "--quantize", "int8"]),
+        ("--budget: drop", ["--budget", "drop=0.1"]),
+        ("--vocabulary", ["--vocabulary", "TEXT"]),
+    ],
+)
+def test_without_out_nothing_is_asked_that_a_built_model_answers(shrink, folder, capsys, named, words):
+    words = [str(folder / "text.txt") if word == "TEXT" else word for word in words]
+    assert shrink("refused", *words, builds=False)[0] == 2
+    assert capsys.readouterr().err.startswith(f"headjax: error: {named}: needs OUT")
