@@ -343,7 +343,9 @@ def tell_time(
     """
     from headjax.core.timing import matrix_rate, seconds_in_turns
 
-    if examples is None or (isinstance(examples.options, TimedOptions) and examples.options.max_time is not None):
+    if examples is None or not (chosen or judged):
+        return
+    if isinstance(examples.options, TimedOptions) and examples.options.max_time is not None:
         return
     options, task, config = examples.options, examples.evaluation, model.config
     limit = 60.0 * options.max_time if isinstance(options, ChangingOptions) and options.max_time is not None else None

@@ -61,7 +61,21 @@ def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) ->
         length: tokens of one example; of each side in encoder-decoders. Vision models have their own.
         compute: its `dtype` is that of the cache.
     """
-    width, length = config.width, config.example_length(length)
+    length = config.example_length(length)
+    layers = summarize_layers(config, length, compute)
+    return ModelSummary(
+        parameters=declared.count(config.tensors()),
+        heads=sum(len(layer.heads) for layer in layers),
+        flops=config.flops(length),
+        cache_bytes_per_token=sum(layer.cache_bytes_per_token for layer in layers if layer.stack == "decoder"),
+        length=length,
+        layers=layers,
+    )
+
+
+def summarize_layers(config: ModelConfig, length: int, compute: Compute = Compute()) -> tuple[LayerSummary, ...]:
+    """Count every attention layer, on examples of `length` vectors."""
+    width = config.width
 
     @functools.cache
     def counts(attention: Kind, stack: str) -> dict[str, Any]:
@@ -76,7 +90,7 @@ def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) ->
             "cache_bytes_per_token": cached * compute.type.itemsize,
         }
 
-    layers = tuple(
+    return tuple(
         LayerSummary(
             stack=site.head_stack,
             layer=site.layer,
@@ -85,14 +99,6 @@ def summarize(config: ModelConfig, length: int, compute: Compute = Compute()) ->
             **counts(site.attention.structure(), site.head_stack),
         )
         for site in config.sites()
-    )
-    return ModelSummary(
-        parameters=declared.count(config.tensors()),
-        heads=sum(len(layer.heads) for layer in layers),
-        flops=config.flops(length),
-        cache_bytes_per_token=sum(layer.cache_bytes_per_token for layer in layers if layer.stack == "decoder"),
-        length=length,
-        layers=layers,
     )
 
 

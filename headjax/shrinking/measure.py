@@ -143,10 +143,9 @@ def measure(
     progress: Update | None = None,
 ) -> Candidates:
     """Return the candidates of every sub-layer, measured on other examples than their maps are solved on."""
-    model, batches = spread(model, batches)
     kept, sub_layers = kept or Kept(), sub_layers_of(model)
     if missing(model, config.space, kept):
-        _measure_missing(model, batches, config, kept, progress)
+        _measure_missing(*spread(model, batches), config, kept, progress)
     candidates: dict[str, list[Candidate]] = {}
     for each in sub_layers:
         candidates[each.name] = [

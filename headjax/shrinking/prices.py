@@ -28,10 +28,10 @@ from headjax.hub.exporting import layout_of_export
 from headjax.models.config import Batch, ModelConfig
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
-from headjax.models.summary import summarize
+from headjax.models.summary import summarize, summarize_layers
 from headjax.models.walk import FEED_FORWARD
 from headjax.nn.block import ForwardOptions, ResidualStep
-from headjax.shrinking.choice import NO_LAYER, Option, Prices
+from headjax.shrinking.choice import NO_LAYER, QUANTITIES, Option, Prices
 from headjax.shrinking.measure import Candidate, Candidates
 from headjax.shrinking.search_space import NO_LAYER_SIZE, WHOLE, SubLayer, sub_layers_of
 from headjax.storage.files import Kept
@@ -51,9 +51,10 @@ def prices_of(
 ) -> Prices:
     """Return the prices of candidates: costs for examples of `length` tokens, and seconds where there is a clock."""
     sub_layers, configs = sub_layers_of(model), _configs(model, candidates)
-    costs = {level: _costs(config, length)[0] for level, config in configs.items()}
+    costs = {level: _costs(config, length) for level, config in configs.items()}
     costs[str(NO_LAYER_SIZE)] = {sub_layer.name: {} for sub_layer in sub_layers}
-    (whole, rest), latency = _costs(model.config, length), None
+    whole, latency, rest = _costs(model.config, length), None, dict.fromkeys(QUANTITIES, 0.0)
+    rest["flops"] = summarize(model.config, length).flops - sum(costs["flops"] for costs in whole.values())
     if clock is not None:
         levels = {
             name: {str(each.size): configs[str(each.size)] for each in of_sub_layer if each.size != NO_LAYER_SIZE}
@@ -90,27 +91,25 @@ def _option(
     return option._replace(kind=kind, heads=ids)
 
 
-def _costs(config: ModelConfig, length: int) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Return what each sub-layer costs for examples of this length, by its name and quantity, and all else together."""
-    summary = summarize(config, length)
+def _costs(config: ModelConfig, length: int) -> dict[str, dict[str, float]]:
+    """Return what each sub-layer costs for examples of this length, by its name and quantity."""
+    tokens = config.example_length(length)
     by_name = {
         f"{layer.stack}/{layer.layer}": {
             "parameters": float(layer.parameters),
             "flops": float(layer.flops),
             "cache": float(layer.cache_bytes_per_token * (layer.stack == "decoder")),
         }
-        for layer in summary.layers
+        for layer in summarize_layers(config, tokens)
     }
     for stack, layers in config.stacks().items():
-        tokens = config.example_length(length)
         for number, layer in enumerate(layers.layers):
             by_name[f"{stack}/{number}/{FEED_FORWARD}"] = {
                 "parameters": float(count(declared(layer.make_feed_forward()))),
                 "flops": float(layer.feed_forward_flops(tokens)),
                 "cache": 0.0,
             }
-    flops = float(summary.flops) - sum(costs["flops"] for costs in by_name.values())
-    return by_name, {"parameters": 0.0, "flops": flops, "cache": 0.0, "latency": 0.0}
+    return by_name
 
 
 def _configs(model: Model, candidates: Candidates) -> dict[str, ModelConfig]:
