@@ -78,7 +78,7 @@ def seconds_in_turns(
 @functools.cache
 def matrix_rate() -> float:
     """Return the floating-point operations a second of a float32 matrix product, the fastest of three."""
-    matrix, product = jnp.ones((1024, 1024), jnp.float32), jax.jit(jnp.matmul)
+    matrix, product = jax.device_put(np.ones((1024, 1024), np.float32)), jax.jit(jnp.matmul)
     times = seconds_in_turns({"product": lambda: product(matrix, matrix)}, repeats=3)
     return 2.0 * 1024**3 / min(times["product"])
 

@@ -28,7 +28,7 @@ from headjax.heads.sums import replicated_sums
 from headjax.mesh.distributed import fetch
 from headjax.models.config import Batch, ModelConfig, Output, declared_model, head_stack_at
 from headjax.models.decoding import GenerativeConfig
-from headjax.models.inputs import counted_at, device_batch
+from headjax.models.inputs import counted_at, device_batch, on_device
 from headjax.models.model import Model
 from headjax.models.tasks import MaskedLanguageModel, NoTask, Pretraining, Regression, SentenceSimilarity, Span
 from headjax.models.tasks.similarity import sentences, unit
@@ -197,8 +197,8 @@ class Sensitivity:
         states = [embed(self._model, batch, self._compute)]
         for block in blocks_of(self._model):
             states.append(step(block, states[-1], self._compute))
-        key = jax.random.fold_in(jax.random.key(0), self._batches)
-        cotangent, weight = _read(self._model, states.pop(), key, self._labels, self._compute)
+        number = np.uint32(self._batches)
+        cotangent, weight = _read(self._model, states.pop(), number, self._labels, self._compute)
         self._batches, self._count = self._batches + 1, self._count + float(weight)
         for block in blocks_of(self._model, backwards=True):
             state, after = states.pop(), cotangent
@@ -233,20 +233,23 @@ def prices(
     """
     sensitivity = Sensitivity(model, compute)
     layers_of = {layer: layers for layers in changes for layer in layers}
-    on_device = {key: jax.tree.map(lambda array: jnp.asarray(array, jnp.float32), changes[key]) for key in changes}
+    placed = {
+        key: jax.tree.map(lambda array: on_device(np.asarray(array, np.float32)), changes[key]) for key in changes
+    }
     by_batch: dict[tuple[HeadLayer, ...], list[Any]] = {layers: [] for layers in changes}
     parts, blocks = in_parts(model, batches), len(model.blocks())
     for number, batch in enumerate(parts):
-        sums: dict[tuple[HeadLayer, ...], Any] = dict.fromkeys(changes, 0.0)
+        sums: dict[tuple[HeadLayer, ...], Any] = {}
         for done, (block, state, after, seen) in enumerate(sensitivity.back(batch), start=1):
             for slot in (slot for slot in seen if slot != FEED_FORWARD):
                 layers = layers_of.get((head_stack_at(block.stack, slot), block.place.value))
                 if layers is not None:
-                    sums[layers] += _stream_products(block, state, after[0], slot, on_device[layers], compute)
+                    product = _stream_products(block, state, after[0], slot, placed[layers], compute)
+                    sums[layers] = sums[layers] + product if layers in sums else product
             jax.block_until_ready(after)  # of the block before, so that the device stays ahead
             tell((number + done / blocks) / len(parts))
-        for layers, product in fetch(sums).items():
-            by_batch[layers].append(product)
+        for layers, of_batch in fetch(sums).items():
+            by_batch[layers].append(of_batch)
     yield from (sensitivity.damages(each, "reconstruction") for each in by_batch.values())
 
 
@@ -287,8 +290,11 @@ def _products(
 
 
 @functools.partial(jax.jit, static_argnames=("labels", "compute"))
-def _read(model: Model, state: State, key: jax.Array, labels: bool, compute: Compute) -> tuple[Any, jax.Array]:
-    """Return the cotangents of the stream and the memory after the last block, and the number of predictions."""
+def _read(model: Model, state: State, number: Any, labels: bool, compute: Compute) -> tuple[Any, jax.Array]:
+    """Return the cotangents of the stream and the memory after the last block, and the number of predictions.
+
+    The number of the batch is the seed of its probes.
+    """
     kind = agreement_kind(model.config)
 
     def root(x: jax.Array, memory: jax.Array | None) -> tuple[Any, jax.Array]:
@@ -305,6 +311,7 @@ def _read(model: Model, state: State, key: jax.Array, labels: bool, compute: Com
         z = jax.random.normal(key, roots[0].shape, roots[0].dtype)
         return pull((z, *map(jnp.zeros_like, roots[1:])))
 
+    key = jax.random.fold_in(jax.random.key(0), number)
     cotangents = jax.lax.map(probe, jax.random.split(key, PROBES))
     if labels:
         slope = pull((jnp.zeros_like(roots[0]), jnp.ones_like(roots[1])))

@@ -245,14 +245,16 @@ class LayerStep:
         later = tuple(each for each in slots[slots.index(slot) + 1 :] if self.slots is None or each in self.slots)
         known, self._joined = self._joined, []
         for number, pair in enumerate(self.states):
+            joined = known[number] if known else {}
+            if not known:
+                joined, x = _teacher(self.blocks[0][0], (slot, *later), self.compute, pair.teacher)
+                self.states[number] = pair._replace(teacher=pair.teacher._replace(x=x))
             passed = self._passed(number)
-            blocks = None if known else self.blocks[0][0], self._block_behind(passed)
-            arguments = pair, known[number] if known else None, passed, number % 2, float(self.corrected)
-            sums, x, joined, entered = _compared_sums(blocks, slot, later, self.compute, *arguments)
-            self._joined.append(joined)
+            arguments = pair.student, joined[slot], passed, number % 2, float(self.corrected)
+            sums, entered = _compared_sums(self._block_behind(passed), slot, self.compute, *arguments)
+            self._joined.append({name: joined[name] for name in later})
             if entered is not None:
                 self._entered[number] = {slot: entered}
-            self.states[number] = pair if x is None else pair._replace(teacher=pair.teacher._replace(x=x))
             yield sums, tokens_of(pair.student)
 
     def _passed(self, number: int) -> dict[str, Any]:
@@ -349,39 +351,38 @@ def _layer_sums(
     return (sums, probed), by_example(after.x), {slot: seen[slot].output for slot in probed if keep}
 
 
-@functools.partial(jax.jit, static_argnames=("slot", "later", "compute"))
+@functools.partial(jax.jit, static_argnames=("slots", "compute"))
+def _teacher(block: LayerBlock, slots: tuple[str, ...], compute: Compute, state: State) -> tuple[dict[str, _Seen], Any]:
+    """Return the teacher's sub-layers on one batch, and its stream after the block: one program for every student."""
+    after, seen = block.sub_layers(state, compute)
+    return {slot: _Seen(seen[slot].stream, seen[slot].output) for slot in slots}, by_example(after.x)
+
+
+@functools.partial(jax.jit, static_argnames=("slot", "compute"))
 def _compared_sums(
-    blocks: tuple[Any, Any],
+    block: LayerBlock,
     slot: str,
-    later: tuple[str, ...],
     compute: Compute,
-    states: States,
-    joined: dict[str, _Seen] | None,
+    state: State,
+    teacher: _Seen,
     passed: dict[str, jax.Array],
     shift: Any,
     corrected: Any,
-) -> tuple[tuple[DeviceSums, jax.Array], jax.Array | None, dict[str, _Seen], _Seen | None]:
-    """Return the sums of products of one batch with the factor of the branch `[width]`, and what was computed for them.
+) -> tuple[tuple[DeviceSums, jax.Array], _Seen | None]:
+    """Return the sums of products of one batch with the factor of the branch `[width]`, and the student's sub-layer.
 
-    That is the teacher's stream after the block and its later sub-layers, None where `joined` has the sub-layer; and
-    the student's sub-layer, None of a feed-forward, whose features are many. Where a sub-layer of the student has
-    `passed`, the stream after it is known. Examples of even number are the first half; `shift` exchanges the halves.
-    `corrected` is 1 if the errors of earlier layers belong to the target, else 0.
+    The latter is None of a feed-forward, whose features are many. Where a sub-layer of the student has `passed`, the
+    stream after it is known. Examples of even number are the first half; `shift` exchanges the halves. `corrected` is 1
+    if the errors of earlier layers belong to the target, else 0.
     """
-    x = None
-    if joined is None:
-        after, seen = blocks[0].sub_layers(states.teacher, compute)
-        joined = {name: _Seen(seen[name].stream, seen[name].output) for name in (slot, *later)}
-        x = by_example(after.x)
-    teacher, student = joined[slot], blocks[1].sub_layers(states.student, compute, passed=passed)[1][slot]
+    student = block.sub_layers(state, compute, passed=passed)[1][slot]
     shortcut, branch = student.shortcut.astype(jnp.float32), student.branch.astype(jnp.float32)
     ratio = jnp.where(branch == 0.0, 0.0, shortcut / jnp.where(branch == 0.0, 1.0, branch))
     lag = (teacher.stream - student.stream).astype(jnp.float32)
     residual = (teacher.array - student.output).astype(jnp.float32) + corrected * ratio[None, None, :] * lag
     sums = feature_sums(student, residual, shift), replicated_sums(branch)
-    mapped = slot != FEED_FORWARD and output_map(getattr(blocks[1].layer, slot)).weight is not None
-    entered = _Seen(student.stream, student.features) if mapped else None
-    return sums, x, {name: joined[name] for name in later}, entered
+    mapped = slot != FEED_FORWARD and output_map(getattr(block.layer, slot)).weight is not None
+    return sums, _Seen(student.stream, student.features) if mapped else None
 
 
 @functools.partial(jax.jit, static_argnames="compute")

@@ -48,7 +48,12 @@ def device_batch(config: ModelConfig, batch: Batch) -> dict[str, jax.Array]:
     if not isinstance(batch, Mapping):
         raise DataError(f"batches: expected a list of batches, each arrays by name, got {type(batch).__name__}")
     check_ranges(config.ranges(), batch)
-    return {name: jnp.asarray(array) for name, array in batch.items()}
+    return {name: on_device(array) for name, array in batch.items()}
+
+
+def on_device(array: Any) -> jax.Array:
+    """Return an array as one of JAX's; `jnp.asarray` would compile a program for every shape."""
+    return array if isinstance(array, jax.Array) else jax.device_put(np.asarray(array), may_alias=False)
 
 
 def abstract_integers(shape: tuple[int, ...], *names: str) -> dict[str, jax.ShapeDtypeStruct]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from headjax.core.modules import IgnoredStatic
@@ -77,7 +78,7 @@ class LayerBlock(WalkBlock):
     ) -> None:
         self.config, self.stack, self.layer = config, stack, layer
         # Columns are the places of the layer's heads in the position bias; None where the config tells them.
-        self.number, self.columns = nnx.data(jnp.int32(number)), nnx.data(columns)
+        self.number, self.columns = nnx.data(np.int32(number)), nnx.data(columns)
         self.place = nnx.static(IgnoredStatic(number))
 
     def run(self, state: State, options: ForwardOptions) -> State:
