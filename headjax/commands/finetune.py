@@ -22,6 +22,7 @@ from headjax.storage.paths import absolute, path_of, source_of
 if TYPE_CHECKING:
     from headjax.commands.own_data import InferredTask
     from headjax.data.examples import TaskData
+    from headjax.models.model import Model
     from headjax.training.config import TrainConfig
     from headjax.training.loop import TrainResult
 
@@ -96,7 +97,7 @@ class Result(ModelResult, Run):
 
 def run(options: Options, progress: Progress) -> Result:
     """Trains a model on your own files and writes it as a model directory; an interrupted run continues."""
-    from headjax.commands.own_data import infer_task
+    from headjax.commands.own_data import infer_task, texts_to_distil
     from headjax.data.source import classes_of
     from headjax.evaluation.measures import LanguageModelling
     from headjax.evaluation.task import Evaluation, Task, measure_of
@@ -104,9 +105,14 @@ def run(options: Options, progress: Progress) -> Result:
     from headjax.training.recording import read_metrics
 
     model = read_model(options.model, progress=progress)
-    reading: dict[str, Any] = {"columns": options.columns, "length": options.length or 0}
-    inferred = infer_task(model, options.train, validation=options.validation, task=options.task, **reading)
-    data = inferred.data.load(model.tokenizer)
+    teacher = read_model(options.teacher, progress=progress) if options.teacher else None
+    reading: dict[str, Any] = {"validation": options.validation, "length": options.length or 0}
+    texts = None if teacher is None else texts_to_distil(model, teacher, options.train, **reading)
+    if texts is None:
+        inferred = infer_task(model, options.train, task=options.task, columns=options.columns, **reading)
+        data = inferred.data.load(model.tokenizer)
+    else:
+        inferred, data = texts
     start, workdir = absolute(source_of(options.model)), workdir_of(options.out)
     copy = workdir.with_name(f"{workdir.name}.start")
     if kind_of_directory(start) != "headjax":  # a run starts from headjax's own kind
@@ -114,7 +120,7 @@ def run(options: Options, progress: Progress) -> Result:
         start = copy
     config = run_config(options, start, inferred, len(data.train))
     try:
-        result, written = _trained(options, workdir, data, config, progress)
+        result, written = _trained(options, workdir, data, config, teacher, progress)
     except CheckpointError as error:
         raise HeadjaxError(f"{error} To start again, remove that folder.") from None
     curve = learning_curve(read_metrics(workdir / "metrics.jsonl"), options.batch_size / len(data.train))
@@ -138,15 +144,13 @@ def run(options: Options, progress: Progress) -> Result:
 
 
 def _trained(
-    options: Options, workdir: Path, data: TaskData, config: TrainConfig, progress: Progress
+    options: Options, workdir: Path, data: TaskData, config: TrainConfig, teacher: Model | None, progress: Progress
 ) -> tuple[TrainResult, str]:
     """Train, write the model to OUT, and return the result with what is to be said of OUT."""
-    from headjax.hub.either import read_model
     from headjax.models.directory import LAYOUT
     from headjax.training.loop import train
 
     seconds = None if options.max_time is None else 60.0 * options.max_time
-    teacher = read_model(options.teacher) if options.teacher else None
     result = train(config, workdir, data=data, teacher=teacher, progress=progress, max_seconds=seconds)
     if result.path is not None and options.kind() == "headjax":
         replace_directory(result.path, path_of(options.out), LAYOUT)

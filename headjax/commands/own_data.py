@@ -5,20 +5,31 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from headjax.commands.options import by_field
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from headjax.commands.options import CALIBRATE, by_field
 from headjax.core.class_names import ClassIndex, is_missing, tell_nothing
 from headjax.core.errors import DataError, HeadjaxError
 from headjax.data.config import DataConfig, Opened
+from headjax.data.examples import Padded, TaskData, each
 from headjax.data.forms import Form, ImageForm, LabelledForm, MultiLabelForm, QuestionForm, SimilarityForm, TagForm
+from headjax.data.forms.form import load_rows
 from headjax.data.forms.labelled import finite
 from headjax.data.source import classes_of, resolve_training, trained_tasks
+from headjax.data.spec import OWN_HELD_OUT
+from headjax.data.stream import evaluation_batches
+from headjax.evaluation import specs
 from headjax.evaluation.specs import LENGTH, fitted
+from headjax.evaluation.task import BATCH_SIZE
 from headjax.models import tasks
 from headjax.models.generation import tokenizer_of
 from headjax.models.model import Model
 from headjax.models.tasks.classification import class_names
+from headjax.models.tasks.similarity import similarity
 
 TRANSLATION_LENGTH = 128
 """Default number of tokens of each side of a translation."""
@@ -69,6 +80,49 @@ def infer_task(
     else:
         division = f"about {opened.spec.held_out:.0%} of {train}, by the hash of their text"
     return InferredTask(name, data, output, division)
+
+
+def texts_to_distil(
+    model: Model, teacher: Model, train: str, *, validation: str = "", length: int = 0
+) -> tuple[InferredTask, TaskData] | None:
+    """Return texts without labels, on which a model that embeds sentences learns a teacher's vectors; None of others.
+
+    Without a file for validation a tenth is held out, at most `CALIBRATE` pairs: the teacher's similarities are their
+    labels.
+    """
+    embeds = isinstance(getattr(teacher.config, "task", None), tasks.SentenceSimilarity)
+    source = specs.source_of_texts(train, model, {}) if embeds else None
+    if source is None:
+        return None
+    rows = specs.rows_of_texts(source)
+    rows = [rows[index] for index in np.random.default_rng(specs.SEED).permutation(len(rows))]
+    held = 0 if validation else 2 * min(round(OWN_HELD_OUT * len(rows) / 2), CALIBRATE)
+    if len(rows) < 2 or not (held or validation):
+        raise DataError(f"{train}: {len(rows)} texts are too few to hold some out; --validation names other pairs")
+    form, tokenizer = specs.form_of_texts(model, length), tokenizer_of(model)
+    said = specs.UNLABELLED | {"text": train}
+    data = load_rows(form, {"train": rows[held:], "validation": rows[:held]}, tokenizer, said)
+    training = cast(Padded, data.train)
+    buckets = tuple(bound for bound in BUCKETS if bound < training.length)
+    data = data._replace(train=dataclasses.replace(training, bounds=buckets))
+    if validation:
+        judged = specs.load_task(validation, model, length, split="all").data
+        data = data._replace(validation=judged.validation, measured=judged.measured)
+    else:
+        data = data._replace(validation=_labelled_by(teacher, cast(Padded, data.validation)))
+    output = None if isinstance(model.config.task, tasks.SentenceSimilarity) else tasks.SentenceSimilarity()
+    division = validation or f"{held // 2} pairs of texts of {train}, labelled by the teacher"
+    config = DataConfig(task=source.task, length=form.length, buckets=buckets)
+    return InferredTask("similarity", config, output, division), data
+
+
+def _labelled_by(teacher: Model, pairs: Padded) -> Padded:
+    """Return pairs whose labels are a teacher's cosines."""
+    forward = jax.jit(lambda batch: teacher.forward(batch).require_embeddings())
+    vectors = jnp.concatenate([forward(batch) for batch in evaluation_batches(pairs, BATCH_SIZE)])[: len(pairs)]
+    labels = np.asarray(similarity("cosine", vectors[:, 0], vectors[:, 1]), np.float32)[:, None]
+    labelled = zip(each(pairs.records), labels, strict=True)
+    return dataclasses.replace(pairs, records=[{**record, "labels": label} for record, label in labelled])
 
 
 def _output(model: Model, opened: Opened, path: str) -> tasks.TaskOutput | None:

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headjax.core.errors import ConfigError, DataError, HeadjaxError, require
 from headjax.data.config import DataConfig
-from headjax.data.examples import TaskData, concatenated, encode_packed, sequences, subset
+from headjax.data.examples import concatenated, subset
 from headjax.data.files import find_files, reference_topics
-from headjax.data.forms import ImageForm, QuestionForm, RetrievalForm, SimilarityForm, TranslationForm, WikitextForm
+from headjax.data.forms import (
+    ImageForm,
+    QuestionForm,
+    RetrievalForm,
+    SimilarityForm,
+    TextsForm,
+    TranslationForm,
+    WikitextForm,
+)
+from headjax.data.forms.form import load_rows
 from headjax.data.forms.images import FILE
 from headjax.data.registry import TASKS, TEXTS
-from headjax.data.rows import SPLITS, single_texts
+from headjax.data.rows import SPLITS, Row, document, single_texts
 from headjax.data.source import LABELLED, Source, classes_of, embeds, first_file, resolve, table_columns
 from headjax.data.stream import LABELS
 from headjax.data.tables import is_table, table_rows
@@ -98,6 +107,9 @@ def load_task(
 
 TEXT = ("text", "python")  # tasks of plain text that a model which embeds sentences is calibrated on
 
+UNLABELLED = {"form": "texts, two an example", "labelled": False}
+"""What is said of texts without labels."""
+
 
 def load_calibration(spec: str, model: Model, length: int = 0, *, columns: Mapping[str, str] = {}) -> Task:
     """Return examples to calibrate a model on: a task, and for a model that embeds sentences also single texts.
@@ -105,24 +117,26 @@ def load_calibration(spec: str, model: Model, length: int = 0, *, columns: Mappi
     Those are plain text, a paragraph or a line each (`headjax.data.rows.single_texts`), and the texts of a table
     without similarities. Two stand in one example, as in those of pairs; they have no labels.
     """
-    source = _source_of_texts(spec, model, columns)
+    source = source_of_texts(spec, model, columns)
     if source is None:
         return load_task(spec, model, length, columns=columns)
-    texts = _single_texts(source)
-    if not texts:
+    rows = rows_of_texts(source)
+    if not rows:
         raise DataError(f"{spec}: no text")
-    pairs = texts[::2], [*texts[1::2], *texts[: len(texts) % 2]]  # of an odd number the first one stands twice
-    output, tokenizer = getattr(model.config, "task", None), tokenizer_of(model)
-    reading: dict[str, Any] = {"max_length": example_length(model, length)}
-    if isinstance(output, SentenceSimilarity):
-        reading |= {"prompts": output.pair_prompts(retrieval=False), "pooled": output.include_prompt}
-    none = np.full(len(pairs[0]), np.nan, np.float32)
-    rows = sequences(encode_packed(tokenizer, *pairs, **reading), {"labels": none}, tokenizer.padding_id)
-    info = {"form": "texts, two an example", "labelled": False}
-    return Task(source.name, TaskData(tokenizer, (), rows, info), Similarities())
+    data = load_rows(form_of_texts(model, length), {"validation": rows}, tokenizer_of(model), UNLABELLED)
+    return Task(source.name, data, Similarities())
 
 
-def _source_of_texts(spec: str, model: Model, columns: Mapping[str, str]) -> Source | None:
+def form_of_texts(model: Model, length: int = 0) -> TextsForm:
+    """Return how a model that embeds sentences reads single texts."""
+    form, output = TextsForm(length=example_length(model, length)), getattr(model.config, "task", None)
+    if not isinstance(output, SentenceSimilarity):
+        return form
+    prompts = output.pair_prompts(retrieval=False)
+    return dataclasses.replace(form, prompts=prompts, include_prompt=output.include_prompt)
+
+
+def source_of_texts(spec: str, model: Model, columns: Mapping[str, str]) -> Source | None:
     """Return data whose texts a model that embeds sentences is calibrated on, without labels; None for other data."""
     name, _, place = spec.partition(":")
     if not embeds(model.config) or (name in (*TASKS, "heldout") and name not in TEXT):
@@ -133,20 +147,23 @@ def _source_of_texts(spec: str, model: Model, columns: Mapping[str, str]) -> Sou
     return source if known and not source.prepared else None
 
 
-def _single_texts(source: Source) -> list[str]:
+def rows_of_texts(source: Source) -> list[Row]:
     """Return the texts of files, or the sentences and paragraphs of the language reference that comes with Python."""
+    return [document(source.name, text) for text in _texts(source)]
+
+
+def _texts(source: Source) -> Iterator[str]:
     if not source.path:
-        found = [text for row in reference_topics() for text in single_texts(row.values["text"])]
-        return [*dict.fromkeys(text for text in found if text[0].isalpha() and text[-1] in ".:")]
+        texts = (text for row in reference_topics() for text in single_texts(row.values["text"]))
+        yield from dict.fromkeys(text for text in texts if text[0].isalpha() and text[-1] in ".:")
+        return
     tables = [file for file in find_files(source.path, ("",)) if is_table(file)]
-    if not tables:
-        return [text for file in find_files(source.path, TEXTS) for text in single_texts(read_text(file))]
-    found = []
     for file in tables:
         columns = source.columns or table_columns(file)
         columns = {field: column for field, column in columns.items() if field != "label"}
-        found += (text for row in table_rows(file, columns) for text in row.values.values() if text.strip())
-    return found
+        yield from (text for row in table_rows(file, columns) for text in row.values.values() if text.strip())
+    for file in () if tables else find_files(source.path, TEXTS):
+        yield from single_texts(read_text(file))
 
 
 def fitted(source: Source, model: Model, asked_length: int = 0, usual: int = LENGTH) -> DataConfig:

@@ -13,11 +13,13 @@ import headjax
 from headjax.commands import finetune
 from headjax.commands.own_data import infer_task
 from headjax.core.errors import INTERRUPTED
+from headjax.evaluation.predictions import Inputs, predict
 from headjax.training.step import Trainer
 from tests import tiny
 from tests.command_line import main
 from tests.commands.language_folder import write_classifier
 from tests.data.images import write_folders
+from tests.data.vocabulary import TEXT as VOCABULARY
 from tests.data.vocabulary import write_lines
 from tests.test_cli import error_of
 
@@ -157,6 +159,29 @@ def test_tasks_are_found_by_the_file_and_the_model(model, train, task, metric, r
     assert found["examples"]["train"] > found["examples"]["validation"] > 0
     assert f"% of {file}" in found["validation"]
     assert headjax.load(found["model"]).history[-1]["action"] == "train"
+
+
+def test_texts_without_labels_bring_a_smaller_model_back_to_its_teachers_vectors(run, folder, tmp_path):
+    texts = [" ".join(VOCABULARY[1 + (i * step) % 7] for step in range(1, 3 + i % 4)) for i in range(60)]
+    write_lines(tmp_path / "lines.txt", *texts)
+    run("finetune encoder OUT/teacher --train scored.tsv --batch-size 8 --steps 1")
+    run("prune OUT/teacher OUT/small --remove 50% --by random --task scored.tsv")
+    words = "finetune OUT/small OUT/tuned --overwrite --train OUT/lines.txt --teacher OUT/teacher --batch-size 8"
+    found = run(f"{words} --steps 60 --learning-rate 1e-2").data
+    assert (found["task"], found["examples"]) == ("similarity", {"train": 27, "validation": 3})
+    assert found["validation"] == f"3 pairs of texts of {tmp_path}/lines.txt, labelled by the teacher"
+    inputs = Inputs(texts)
+    teacher, small, tuned = (
+        np.array([each["embedding"] for each in predict(headjax.load(tmp_path / name), inputs)])
+        for name in ("teacher", "small", "tuned")
+    )
+    assert np.square(tuned - teacher).sum() < 0.5 * np.square(small - teacher).sum()
+    judged = run(f"{words} --steps 1 --validation scored.tsv").data
+    assert judged["examples"]["train"] == 30
+    assert judged["validation"] == "scored.tsv"
+    write_lines(tmp_path / "few.txt", *texts[:6])
+    told = run(f"{words} --steps 1".replace("lines", "few"), code=2).told
+    assert f"{tmp_path}/few.txt: 6 texts are too few to hold some out; --validation names other pairs" in told
 
 
 def test_a_vision_model_learns_the_classes_of_folders(run, tmp_path):

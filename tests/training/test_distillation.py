@@ -153,6 +153,23 @@ def test_spans_compare_both_ends_and_numbers_their_difference():
     assert float(total) == close_to(4.0, sums=2)
 
 
+def test_sentences_come_near_the_teachers_vectors_also_without_labels():
+    """The third pair is a filler without tokens. A teacher of another size teaches similarities."""
+    generator, filler = np.random.default_rng(2), np.array([[1, 1, 1], [1, 1, 0], [0, 0, 0]])
+    own, other = generator.standard_normal((2, 3, 2, 4)).astype(np.float32)
+    batch = {"labels": np.full(3, np.nan, np.float32), "attention_mask": filler}
+    settings = headjax.Distillation(steps=1)
+    given, taught, larger = (
+        headjax.models.Output(jnp.zeros((3, 3, 8)), jnp.asarray(vectors[:, 0, 0]), embeddings=jnp.asarray(vectors))
+        for vectors in (own, other, np.concatenate([other, other], axis=-1))
+    )
+    config = encoder(headjax.tasks.SentenceSimilarity())
+    _, total = terms(config, given, taught, batch, settings)
+    assert float(total) == close_to(np.square(own - other)[:2].sum(axis=-1).mean(), sums=32)
+    _, total = terms(config, given, larger, batch, settings)
+    assert float(total) == close_to(np.square(own - other)[:2, 0, 0].mean(), sums=32)
+
+
 def test_requests_that_cannot_be_met_are_errors(student, teacher, batches):
     other = tiny.model(encoder(headjax.tasks.Classification(classes=3)))
     small = [{"input_ids": batches[0]["input_ids"][:, :8] % 9}]

@@ -126,8 +126,7 @@ class SimilarityForm(SequenceForm):
         # No score from 0 to a scale of 5 is -1, which then is no label.
         kept = [row for row in rows if not is_missing(row.values[label], numbers=self.scale == 1.0)]
         texts = [[text(row, name) for row in kept] for name in (first, second)]
-        reading: dict[str, Any] = {"prompts": self.prompts, "pooled": self.include_prompt, "max_length": self.length}
-        columns = encode_packed(tokenizer, *texts, **reading)
+        columns = self.packed(tokenizer, *texts)
         records: list[Record] = []
         for number, row in enumerate(kept):
             score = np.asarray([finite(row.place, row.values[label]) / self.scale], np.float32)
@@ -135,8 +134,30 @@ class SimilarityForm(SequenceForm):
             records.append(record | {"labels": score} | self.more(row))
         return _encoded(records, [*texts[0], *texts[1]], rows)
 
+    def packed(self, tokenizer: Tokenizer, first: Sequence[str], second: Sequence[str]) -> Mapping[str, Any]:
+        """Return the arrays of pairs by column."""
+        reading: dict[str, Any] = {"prompts": self.prompts, "pooled": self.include_prompt, "max_length": self.length}
+        return encode_packed(tokenizer, first, second, **reading)
+
     def more(self, row: Row) -> dict[str, np.ndarray]:
         return {}
+
+
+@kind("single_texts")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextsForm(SimilarityForm):
+    """`text`: texts without labels, of which two stand in an example; of an odd number the first one stands twice."""
+
+    fields: ClassVar = {"text": "text"}
+
+    def encode(self, tokenizer: Tokenizer, rows: Sequence[Row], split: Split, seed: Seed) -> Encoded:
+        texts, none = [text(row, "text") for row in rows], np.full(1, np.nan, np.float32)
+        columns = self.packed(tokenizer, texts[::2], [*texts[1::2], *texts[: len(texts) % 2]])
+        examples = range(len(columns["input_ids"]))
+        records: list[Record] = [
+            {name: column[number] for name, column in columns.items()} | {"labels": none} for number in examples
+        ]
+        return Encoded(records, text_counts(texts, sum(len(record["input_ids"]) for record in records)))
 
 
 @kind("retrieval")
