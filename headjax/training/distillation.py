@@ -42,9 +42,9 @@ class Distillation(Checked):
 
     L is the task's own loss; z and h are the student's logits and last hidden states, z' and h' the teacher's (Hinton
     et al. 2015; hidden states as in TinyBERT, Jiao et al. 2020). The divergence is a mean over predictions: examples of
-    a classifier, both ends of a span, tokens that are not padding elsewhere. Its place takes the squared difference of
-    numbers (regression), and of models that embed sentences the squared distance of the vectors (as in Reimers and
-    Gurevych 2020), labelled or not; where the teacher's have another size, the squared difference of similarities.
+    a classifier, both ends of a span, tokens that are not padding elsewhere. Where a model predicts numbers
+    (regression, similarity of sentences), their squared difference takes its place, and where texts to embed have no
+    label the squared distance of the vectors (Reimers and Gurevych 2020), if they are of one size.
 
         >>> headjax.Distillation(steps=2, temperature=4.0).task
         1.0
@@ -190,7 +190,7 @@ def _divergence(student: ModelConfig, temperature: float, output: Output, batch:
     """Return T^2 KL(teacher || student) of every prediction, or squared differences of predicted numbers."""
     task, taught = getattr(student, "task", None), batch[TEACHER]
     if isinstance(task, SentenceSimilarity):
-        return _distance(student, output, taught, batch)
+        return _distance(student, output, taught, batch, labels_loss.weight > 0)
     names = ("start_logits", "end_logits") if isinstance(task, Span) else (None,)
     pairs = [(output.require_logits(name), taught.require_logits(name)) for name in names]
     if isinstance(task, Regression):
@@ -200,13 +200,12 @@ def _divergence(student: ModelConfig, temperature: float, output: Output, batch:
     return _over_valid(student, functools.reduce(jnp.add, each) / len(each), batch, labels_loss)
 
 
-def _distance(student: ModelConfig, output: Output, taught: Output, batch: Batch) -> Loss:
-    """Return squared distances of sentences' vectors from the teacher's, or of similarities if the sizes differ."""
+def _distance(student: ModelConfig, output: Output, taught: Output, batch: Batch, labelled: jax.Array) -> Loss:
+    """Return the squared difference of labelled pairs' similarities, and the squared distance of others' vectors."""
     vectors, theirs = output.require_embeddings(), taught.require_embeddings()  # [batch, sentences, size]
+    squares = jnp.square(output.require_logits() - taught.require_logits())
     if vectors.shape == theirs.shape:
-        squares = jnp.square(vectors - theirs).sum(axis=-1).mean(axis=-1)
-    else:
-        squares = jnp.square(output.require_logits() - taught.require_logits())
+        squares = jnp.where(labelled, squares, jnp.square(vectors - theirs).sum(axis=-1).mean(axis=-1))
     present = declared_model(student).valid_tokens(batch).any(axis=1).astype(jnp.float32)
     return Loss(squares * present, present)
 

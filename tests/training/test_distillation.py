@@ -153,21 +153,22 @@ def test_spans_compare_both_ends_and_numbers_their_difference():
     assert float(total) == close_to(4.0, sums=2)
 
 
-def test_sentences_come_near_the_teachers_vectors_also_without_labels():
-    """The third pair is a filler without tokens. A teacher of another size teaches similarities."""
-    generator, filler = np.random.default_rng(2), np.array([[1, 1, 1], [1, 1, 0], [0, 0, 0]])
-    own, other = generator.standard_normal((2, 3, 2, 4)).astype(np.float32)
-    batch = {"labels": np.full(3, np.nan, np.float32), "attention_mask": filler}
-    settings = headjax.Distillation(steps=1)
+def test_sentences_without_labels_learn_the_teachers_vectors_and_labelled_pairs_its_similarity():
+    """The last pair is a filler without tokens. A teacher of another size teaches similarities alone."""
+    generator, mask = np.random.default_rng(2), np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]])
+    own, other = generator.standard_normal((2, 4, 2, 5)).astype(np.float32)
+    batch = {"labels": np.array([np.nan, 0.25, np.nan, np.nan], np.float32), "attention_mask": mask}
     given, taught, larger = (
-        headjax.models.Output(jnp.zeros((3, 3, 8)), jnp.asarray(vectors[:, 0, 0]), embeddings=jnp.asarray(vectors))
+        headjax.models.Output(jnp.zeros((4, 3, 8)), jnp.asarray(vectors[:, 0, 0]), embeddings=jnp.asarray(vectors))
         for vectors in (own, other, np.concatenate([other, other], axis=-1))
     )
-    config = encoder(headjax.tasks.SentenceSimilarity())
-    _, total = terms(config, given, taught, batch, settings)
-    assert float(total) == close_to(np.square(own - other)[:2].sum(axis=-1).mean(), sums=32)
-    _, total = terms(config, given, larger, batch, settings)
-    assert float(total) == close_to(np.square(own - other)[:2, 0, 0].mean(), sums=32)
+    config, settings = encoder(headjax.tasks.SentenceSimilarity()), headjax.Distillation(steps=1, task=0.0)
+    distances = np.square(own - other).sum(axis=-1).mean(axis=-1)
+    differences = np.square(own - other)[:, 0, 0]
+    for teacher, expected in ((taught, [distances[0], differences[1], distances[2]]), (larger, differences[:3])):
+        losses, total = terms(config, given, teacher, batch, settings)
+        assert float(total) == close_to(np.mean(expected), sums=64)
+        assert losses[0].weight.tolist() == [1.0, 1.0, 1.0, 0.0]
 
 
 def test_requests_that_cannot_be_met_are_errors(student, teacher, batches):
