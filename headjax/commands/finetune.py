@@ -44,8 +44,9 @@ class Options(WritingOptions):
     model: str = argument("MODEL", f"{MODEL}, to start from", reads="model")
     out: str = argument("OUT", "folder of the fine-tuned model", writes="new")
     teacher: str = option(
-        "", f"{MODEL}, to distil from: its logits (temperature 2) count as much as the labels", "MODEL", reads="model"
-    )
+        "", f"{MODEL}, to distil from: its logits (temperature 2) count as much as the labels; texts without labels "
+        "learn its vectors", "MODEL", reads="model",
+    )  # fmt: skip
     train: str = option(help="table, SQuAD's JSON, text or folder of images to train on", metavar="FILE", reads="task")
     validation: str = option(
         "", "file to evaluate on (default: some of the training file is held out)", "FILE", reads="task"
@@ -106,10 +107,13 @@ def run(options: Options, progress: Progress) -> Result:
 
     model = read_model(options.model, progress=progress)
     teacher = read_model(options.teacher, progress=progress) if options.teacher else None
-    reading: dict[str, Any] = {"validation": options.validation, "length": options.length or 0}
-    texts = None if teacher is None else texts_to_distil(model, teacher, options.train, **reading)
+    reading: dict[str, Any] = {name: getattr(options, name) for name in ("validation", "columns")}
+    reading["length"] = options.length or 0
+    texts = None
+    if teacher is not None and options.task in (None, "similarity"):
+        texts = texts_to_distil(model, teacher, options.train, **reading)
     if texts is None:
-        inferred = infer_task(model, options.train, task=options.task, columns=options.columns, **reading)
+        inferred = infer_task(model, options.train, task=options.task, **reading)
         data = inferred.data.load(model.tokenizer)
     else:
         inferred, data = texts

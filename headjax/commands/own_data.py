@@ -83,7 +83,7 @@ def infer_task(
 
 
 def texts_to_distil(
-    model: Model, teacher: Model, train: str, *, validation: str = "", length: int = 0
+    model: Model, teacher: Model, train: str, *, validation: str = "", columns: Sequence[str] = (), length: int = 0
 ) -> tuple[InferredTask, TaskData] | None:
     """Return texts without labels, on which a model that embeds sentences learns a teacher's vectors; None of others.
 
@@ -91,7 +91,7 @@ def texts_to_distil(
     labels.
     """
     embeds = isinstance(getattr(teacher.config, "task", None), tasks.SentenceSimilarity)
-    source = specs.source_of_texts(train, model, {}) if embeds else None
+    source = specs.source_of_texts(train, model, by_field(columns)) if embeds else None
     if source is None:
         return None
     rows = specs.rows_of_texts(source)
