@@ -70,7 +70,7 @@ test-pythons: $(BIN)/python
 attack: $(VENV)/.test
 	$(BIN)/python -m pytest -m attack tests
 
-test-wheel: $(BIN)/python
+test-wheel: build/tools/.installed
 	$(BIN)/python tests/slow/wheel.py
 
 # Environments of their own in build/, by a resolver that can ask for the lowest versions. A part of the tests:

@@ -13,32 +13,33 @@ from results.verdicts import Verdict
 ROOT = Path(__file__).parents[1]
 PAGE, APPENDIX, PICTURES = ROOT / "RESULTS.md", ROOT / "docs" / "results.md", ROOT / "docs" / "plots"
 
-VERDICTS: Mapping[Verdict, str] = {
-    "held": "reproduced",
-    "did not hold": "not reproduced",
-    "not decided": "not decided",
+HEADINGS: Mapping[Verdict, str] = {
+    "held": "What you can count on",
+    "did not hold": "What was not reproduced",
+    "not decided": "What is not decided",
 }
-"""What a verdict on a measurement says of the paper's finding."""
+"""Parts of RESULTS.md, by the verdict on a finding's measurement."""
 
 FILLED = 0.6
 """Share of the cells that a table of places and statements must fill."""
 
 
 def results() -> str:
-    """Return RESULTS.md: limits, findings and figures."""
+    """Return RESULTS.md: limits, findings by verdict, and figures."""
     found = document()["page"]
-    rows = []
+    rows: dict[Verdict, list[tuple[str, ...]]] = {verdict: [] for verdict in HEADINGS}
     for finding in found["findings"]:
         claim = next(claim for claim in claims() if claim.name == finding["claim"])
-        row = claim.rows[finding.get("row", 0)]
-        measured = measure(row)
+        measured = measure(claim.rows[finding.get("row", 0)])
         says = f"[{finding['says']}](docs/results.md#{anchor(claim.heading)})"
         counts = _counts(measure(each) for each in claim.rows)
-        verdict = f"{_verdict(measured, VERDICTS[measured.verdict])} ({counts})"
-        rows.append((says, claim.source, f"{finding['here']}: {measured.text}", verdict))
+        needed = f"; {measured.needed} would decide" if measured.needed else ""
+        here = f"{finding['here']}: {measured.text}{needed}"
+        rows[measured.verdict].append((says, claim.source, here, counts))
+    header = ("finding", "of", "here (95 % interval)", "all measurements")
+    tables = [f"## {HEADINGS[verdict]}\n\n{table(header, lines)}" for verdict, lines in rows.items()]
     figures = [f"![{PLOTS[name]().alt}](docs/plots/{name}.png)\n\n{text}" for name, text in found["figures"].items()]
-    header = ("finding", "of", "here (95 % interval)", "verdict (all measurements)")
-    parts = ["# Results", found["limits"].strip(), table(header, rows), *figures, found["end"].strip()]
+    parts = ["# Results", found["limits"].strip(), *tables, "## Figures", *figures, found["end"].strip()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -56,7 +57,7 @@ def appendix() -> str:
 
 def _counts(found: Iterable[Found]) -> str:
     counts = Counter(each.verdict for each in found)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in HEADINGS if counts[verdict])
 
 
 def section(claim: Claim, found: Sequence[Found], shown: set[str]) -> list[str]:
@@ -76,7 +77,7 @@ def section(claim: Claim, found: Sequence[Found], shown: set[str]) -> list[str]:
 def _listed(group: Sequence[tuple[ClaimRow, Found]]) -> str:
     """Return a table with a line for each measurement."""
     ending = _ending(group)
-    rows = [(row.setting, each.text.removesuffix(ending), _verdict(each, each.verdict)) for row, each in group]
+    rows = [(row.setting, each.text.removesuffix(ending), _verdict(each)) for row, each in group]
     return table(("setting", f"measured ({ending.strip(', ')})" if ending else "measured", "verdict"), rows)
 
 
@@ -85,7 +86,7 @@ def _crossed(group: Sequence[tuple[ClaimRow, Found]]) -> str:
     ending, cells = _ending(group), {}
     for row, each in group:
         place, _, statement = row.setting.rpartition(": ")
-        cells[place, statement] = f"{each.text.removesuffix(ending)}, {_verdict(each, each.verdict)}"
+        cells[place, statement] = f"{each.text.removesuffix(ending)}, {_verdict(each)}"
     places, statements = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
     filled = len(cells) >= FILLED * len(places) * len(statements)
     if min(len(places), len(statements)) < 2 or len(cells) < len(group) or not filled:
@@ -104,8 +105,8 @@ def _ending(group: Sequence[tuple[ClaimRow, Found]]) -> str:
     return ""
 
 
-def _verdict(found: Found, name: str) -> str:
-    return f"**{name}**" + (f": {found.needed}" if found.needed else "")
+def _verdict(found: Found) -> str:
+    return f"**{found.verdict}**" + (f": {found.needed}" if found.needed else "")
 
 
 def _experiments(rows: Iterable[ClaimRow]) -> list[str]:
@@ -130,4 +131,4 @@ def draw() -> None:
     APPENDIX.write_text(appendix(), encoding="utf-8")
     PICTURES.mkdir(exist_ok=True)
     for name, plot in PLOTS.items():
-        (PICTURES / f"{name}.png").write_bytes(plot().png(dpi=100))
+        (PICTURES / f"{name}.png").write_bytes(plot().png())

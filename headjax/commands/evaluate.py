@@ -89,7 +89,7 @@ def run(options: Options, progress: Progress) -> Result:
         notes.append("; ".join(f"{name}: {value}" for name, value in more["protocol"].items()) + ".")
     if isinstance(pairs, Translations) and options.beams != 0 and not options.other:
         if options.beams is None and importlib.util.find_spec("sacrebleu") is None:
-            notes.append("BLEU needs sacrebleu: pip install '.[translation]' from a checkout.")
+            notes.append("BLEU needs sacrebleu: pip install 'headjax[translation]'.")
         else:
             beams, some = options.beams or BEAMS, pairs.first(options.limit)
             with progress("translating", task.count_batches(options.batch_size, limit=options.limit), "batch") as bar:

@@ -131,8 +131,7 @@ def _opened(options: Options) -> tuple[Opened, str]:
         from headjax.data.seqio_tasks import tfds_rows
     except ImportError as error:
         raise HeadjaxError(
-            f"{spec.name}: TFDS needs {error.name}: pip install '.[data]' from a checkout; or name local files with "
-            "--source"
+            f"{spec.name}: TFDS needs {error.name}: pip install 'headjax[data]'; or name local files with --source"
         ) from None
     return config.open(rows=tfds_rows(spec)), ", ".join(source.name for source in spec.sources)
 

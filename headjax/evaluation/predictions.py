@@ -288,7 +288,7 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
     try:
         from sacrebleu.metrics import BLEU
     except ImportError:
-        raise DataError("bleu: needs sacrebleu: pip install '.[translation]' from a checkout") from None
+        raise DataError("bleu: needs sacrebleu: pip install 'headjax[translation]'") from None
     metric = BLEU(tokenize="13a")
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Bleu(float(score), str(metric.get_signature()))

@@ -47,7 +47,7 @@ def libraries() -> tuple[Any, Any]:
         import onnx
         import onnxruntime
     except ImportError:
-        raise HeadjaxError("layout onnx: needs onnx and onnxruntime; pip install '.[onnx]' from a checkout") from None
+        raise HeadjaxError("layout onnx: needs onnx and onnxruntime; pip install 'headjax[onnx]'") from None
     return onnx, onnxruntime
 
 

@@ -75,7 +75,7 @@ class Slice(NamedTuple):
     def devices(self) -> list[jax.Device]:
         """Return devices that programs can be compiled for, not run on."""
         if importlib.util.find_spec("libtpu") is None:
-            raise HeadjaxError("compiling for a TPU needs libtpu: pip install '.[tpu]'")
+            raise HeadjaxError("compiling for a TPU needs libtpu: pip install 'headjax[tpu]'")
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         from jax.experimental import topologies

@@ -34,7 +34,7 @@ def path_of(path: str | os.PathLike[str]) -> Path:
         import gcsfs  # noqa: F401
         from etils.epath import gpath
     except ImportError as error:
-        raise HeadjaxError(f"{text}: buckets need {error.name}; pip install '.[gcs]' from a checkout") from None
+        raise HeadjaxError(f"{text}: buckets need {error.name}; pip install 'headjax[gcs]'") from None
     if "EPATH_USE_TF" not in os.environ:
         # etils would reach buckets by TensorFlow where that is installed, which takes long to import. It may have
         # decided so before.

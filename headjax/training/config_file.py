@@ -54,7 +54,7 @@ def config_place(spec: str) -> tuple[str, str]:
     path = spec[:start] + path
     try:
         if not path_of(path).is_file():
-            raise ConfigError(f"{path}: no such config file")
+            raise ConfigError(f"{path}: no such config file; those of headjax lie in configs/ of a clone")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     return path, argument

@@ -1,14 +1,16 @@
-"""`make test-wheel`: the wheel holds the tracked files, and works in an empty environment, removed at the end."""
+"""`make test-wheel`: sdist and wheel hold what they should; the wheel works in an empty environment, removed at the end."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+UV = ROOT / "build" / "tools" / "bin" / "uv"
 
 PROGRAM = """
 import pathlib
@@ -31,15 +33,23 @@ assert np.isfinite(logits).all()
 """Use of the installed package, from the weights it carries to a saved model."""
 
 
-def build(folder: Path) -> Path:
-    """Return the wheel of the last commit, in which nothing is that only lies in the checkout."""
+def build(folder: Path) -> tuple[Path, Path]:
+    """Return the sdist of the last commit, without what only lies in the checkout, and the wheel made from it."""
     source = folder / "source"
     source.mkdir()
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x"], cwd=source, input=archive, check=True)
-    pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    subprocess.run([UV, "build", "--quiet", "--python", sys.executable, "--out-dir", folder, source], check=True)
+    (sdist,), (wheel,) = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    return sdist, wheel
+
+
+def check_sdist(sdist: Path) -> None:
+    """Refuse a source distribution that has tests, or lacks what its reader needs."""
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md", "pyproject.toml"} <= names, names
+    assert not any(name.startswith("tests/") for name in names), names
 
 
 def check_contents(wheel: Path) -> int:
@@ -73,7 +83,8 @@ def pip(python: str, *arguments: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="headjax-wheel-") as name:
-        made = build(Path(name))
+        source, made = build(Path(name))
+        check_sdist(source)
         count = check_contents(made)
         use(made, Path(name))
-        print(f"{made.name}: {count} files, installed and used")
+        print(f"{made.name}: {count} files, {made.stat().st_size / 1e6:.1f} MB, installed and used")

@@ -25,7 +25,7 @@ ROOT = SCRIPT.parents[3]
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, Any]:
     if importlib.util.find_spec("libtpu") is None:
-        pytest.skip("compiling for a TPU needs libtpu: pip install '.[tpu]' from a checkout")
+        pytest.skip("compiling for a TPU needs libtpu: pip install 'headjax[tpu]'")
     command, environment = [sys.executable, str(SCRIPT)], os.environ | ENVIRONMENT
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
