@@ -87,7 +87,7 @@ def caches() -> Plot:
         curves[name] = [(0.0, original.value), *_points(found, lambda row: 1 - size[row.setting] / size["original"])]
     return line_plot(
         curves,
-        title="A Llama of 5.8 M parameters with a smaller cache, not trained",
+        title="A 5.8 M Llama, smaller cache, not trained",
         x_label="Cache saved",
         y_label="Perplexity per token",
         scale="log",
@@ -105,7 +105,7 @@ def shared_keys() -> Plot:
         curves["shared keys" if is_shared else "concatenated heads"].append((size, row.value))
     return line_plot(
         curves,
-        title="Translation from scratch: size of queries and keys",
+        title="Translation: size of queries and keys",
         x_label="Size of queries and keys, all heads together",
         y_label="BLEU",
     )

@@ -35,6 +35,9 @@ DIVERGING = "PuOr_r"
 WIDTH = 5.6
 """Inches of an ordinary plot: small enough that its text is readable on a phone."""
 
+STEPS = (1, 2, 2.5, 5, 10)
+"""Distances of marks on an axis, times a power of ten."""
+
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p")
 _DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (8, 2)))
 
@@ -101,7 +104,7 @@ def wrap(text: str, width: float, letters: float = 8.2) -> str:
 def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """A legend under the axes, where it hides no data: as many columns as have room for the longest label."""
     most = max(map(len, labels))
-    columns = max(1, min(len(labels), int(figure.get_figwidth() / (0.085 * most + 0.75))))
+    columns = max(1, min(len(labels), int(figure.get_figwidth() / (0.08 * most + 0.75))))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
@@ -144,7 +147,7 @@ def draw(
             label = f"{level[0]}: {(y.format or numbers.significant)(level[1])}"
             lines[label] = axes.axhline(level[1], color=INK, linewidth=1.3, linestyle=(0, (2, 2)), zorder=1)
         scaled(axes, y)
-        axes.xaxis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=STEPS))
         axes.xaxis.set_major_formatter(_written(x.format or numbers.significant))
         axes.set(xlabel=x.label, xlim=x.limits, title=wrap(title, WIDTH))
         legend_below(figure, list(lines.values()), list(lines))
@@ -160,7 +163,7 @@ def scaled(axes: Axes, y: Axis) -> None:
         axes.set_yscale("log")
         low, high = axes.yaxis.get_data_interval()
         logarithmic = LogLocator(subs=(1, 2, 5) if high < 1e4 * low else (1,))
-        axes.yaxis.set_major_locator(logarithmic if high > 20 * low else MaxNLocator(6))
+        axes.yaxis.set_major_locator(logarithmic if high > 20 * low else MaxNLocator(6, steps=STEPS))
         axes.yaxis.set_major_formatter(_written(numbers.count))
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif y.format is not None:

@@ -60,7 +60,7 @@ def head_map(values: Mapping[str, Any], *, title: str, unit: str) -> Plot:
         _colorbar(figure, panels, colors, limits, label, pad=0.02)
         if any(np.isnan(array).any() for array in arrays.values()):
             absent = Patch(facecolor=PAPER, edgecolor=MUTED, hatch="////", linewidth=0)
-            figure.legend([absent], ["no such head"], loc="outside lower left")
+            figure.legend([absent], ["no head"], loc="outside lower left")
     return Plot(figure, f"{title}: {unit} of {len(present)} heads as colours.")
 
 

@@ -21,7 +21,7 @@ def test_missing_heads_are_left_out_and_named():
     assert axes.get_title(loc="left") == "Importance"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("Head", "Layer")
     assert plot.figure.axes[-1].get_ylabel() == "Importance (nats)"
-    assert plot.figure.legends[0].get_texts()[0].get_text() == "no such head"
+    assert plot.figure.legends[0].get_texts()[0].get_text() == "no head"
     assert "<svg" in plot.svg()
 
 

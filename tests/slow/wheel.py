@@ -1,4 +1,4 @@
-"""`make test-wheel`: sdist and wheel hold what they should; the wheel works in an empty environment, removed at the end."""
+"""`make test-wheel`: sdist and wheel hold what they should; the wheel works in an empty environment, then removed."""
 
 from __future__ import annotations
 
