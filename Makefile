@@ -42,7 +42,7 @@ docs: $(VENV)/.docs
 	@echo 'build/docs/index.html'
 
 # Processes of tests import what the first has compiled, also where the environment keeps Python from writing it.
-test test-slow: export PYTHONDONTWRITEBYTECODE :=
+test test-slow test-pythons parity parity-newest: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) tests

@@ -16,10 +16,14 @@ def xla_flags() -> str:
     """The flags that are given, and those that the tests want in addition."""
     given = os.environ.get("XLA_FLAGS", "").split()
     names = {flag.split("=")[0] for flag in given}
-    return " ".join([*given, *(flag for flag in WANTED if flag.split("=")[0] not in names and known(flag))])
+    wanted = [flag for flag in WANTED if flag.split("=")[0] not in names]
+    if wanted and not known(*wanted):
+        wanted = [flag for flag in wanted if known(flag)]
+    return " ".join([*given, *wanted])
 
 
-def known(flag: str) -> bool:
-    """Whether jaxlib has a flag: given one that it has not, it ends the process."""
+def known(*flags: str) -> bool:
+    """Whether jaxlib has all of these flags: given one that it has not, it ends the process."""
     asked = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
-    return not subprocess.run(asked, env=os.environ | {"XLA_FLAGS": flag}, capture_output=True, check=False).returncode
+    environment = os.environ | {"XLA_FLAGS": " ".join(flags)}
+    return not subprocess.run(asked, env=environment, capture_output=True, check=False).returncode

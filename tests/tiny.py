@@ -78,7 +78,8 @@ def text_encoder(task: TaskOutput, tokenizer: Tokenizer, max_length: int = 64) -
 def random_params(tensors: Params, default: Any, spread: float, seed: int = 0) -> Params:
     """Parameters drawn at random, biases and normalisations included, so that none hides a bug.
 
-    Drawn by NumPy where the initialiser is a normal or a constant one, because nothing has to be compiled for that.
+    Drawn by NumPy where the initialiser is a normal or a constant one, because nothing has to be compiled for that;
+    `jnp.asarray` would compile a program for each shape.
     """
     generator = np.random.default_rng(seed)
 
@@ -86,9 +87,9 @@ def random_params(tensors: Params, default: Any, spread: float, seed: int = 0) -
         init = tensor.init or default
         noise = generator.standard_normal(tensor.shape).astype(np.float32)
         if isinstance(init, Normal):
-            return jnp.asarray((init.stddev + spread) * noise)
+            return jax.device_put((init.stddev + spread) * noise)
         if isinstance(init, Zeros | Constant):
-            return jnp.asarray(getattr(init, "value", 0.0) + spread * noise)
+            return jax.device_put(getattr(init, "value", 0.0) + spread * noise)
         return init(jax.random.key(seed), tensor, jnp.float32) + spread * noise
 
     return map_tensors(draw, tensors)

@@ -65,7 +65,7 @@ def batch_array(batch: Batch, name: str, *, tokens: bool = False) -> jax.Array:
     """Return an array of the batch; tokens are integers `[batch, length]`."""
     if name not in batch:
         raise DataError(f"{name}: missing from the batch, which has {', '.join(sorted(batch))}")
-    array = jnp.asarray(batch[name])
+    array = on_device(batch[name])
     if tokens and (array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer)):
         raise DataError(f"{name}: expected integers [batch, length], got {array.dtype} {list(array.shape)}")
     return array

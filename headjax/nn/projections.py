@@ -144,6 +144,7 @@ class VocabularyLogits(nnx.Module):
         return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
+@functools.partial(jax.jit, static_argnames="smoothing")
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:
     """Cross-entropy in nats of each label, 0 where the label is `IGNORED`, and which labels count (1.0 or 0.0)."""
     present = labels != IGNORED
