@@ -12,6 +12,9 @@ WORKERS ?= 2
 BY_FILE = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 TOOLS := build/tools/bin
 
+# Processes import what the first has compiled, also where the environment keeps Python from writing it.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help quickstart notebooks docs test test-slow test-part test-pythons attack test-wheel test-lowest test-newest parity parity-newest check format clean
 .DELETE_ON_ERROR:
 
@@ -41,9 +44,6 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html -d build/doctrees docs build/docs
 	@echo 'build/docs/index.html'
 
-# Processes of tests import what the first has compiled, also where the environment keeps Python from writing it.
-test test-slow test-pythons parity parity-newest: export PYTHONDONTWRITEBYTECODE :=
-
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) tests
 
@@ -55,17 +55,19 @@ PART := tests/test_api.py tests/test_flax.py tests/nn/test_module.py tests/sites
 	tests/models/test_model.py tests/models/test_generation.py
 test-part: $(VENV)/.part
 	$(BIN)/python -m pytest -m 'not parity and not whole and not attack' $(BY_FILE) $(PART)
-	$(BIN)/python -m pytest tests/training/test_loop.py -k 'bit_for_bit and 3-tmp_path'
-	$(BIN)/python -m pytest -m 'not attack' tests/hub/test_onnx.py -k survive
+	$(BIN)/python -m pytest -m 'not attack' $(BY_FILE) tests/training/test_loop.py tests/hub/test_onnx.py \
+		-k 'bit_for_bit and 3-tmp_path or survive'
 
 # The quickstart shares compiled programs, too: without most of XLA's optimizations, as tests do.
 test-pythons: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/build/compiled
 test-pythons: export JAX_DISABLE_MOST_OPTIMIZATIONS ?= 1
-test-pythons: $(BIN)/python
+test-pythons: $(BIN)/python build/tools/.installed
 	@mkdir -p build
 	@$(BIN)/python tests/slow/pythons.py > build/pythons
 	@while read -r version python; do echo "=== Python $$version"; \
-		$(MAKE) VENV=build/python$$version PYTHON=$$python quickstart test-part < /dev/null || exit 1; done < build/pythons
+		$(MAKE) VENV=build/python$$version PYTHON=$$python INSTALL="$(TOOLS)/uv pip install --quiet \
+			--python build/python$$version/bin/python --constraint constraints.txt --editable" \
+			quickstart test-part < /dev/null || exit 1; done < build/pythons
 
 attack: $(VENV)/.test
 	$(BIN)/python -m pytest -m attack tests

@@ -221,7 +221,8 @@ def learn_gates(
     chosen = require_stacks(program.sites, stacks)
     learned = tuple(site for site in program.sites if site.places[0][0] in chosen)
     distribution.check(len(find_heads(learned)))
-    logits = {site.path: jnp.full(site.shape, distribution.initial) for site in learned}
+    # Of no weak type, as those that a step returns are: else the step would be compiled three times.
+    logits = {site.path: jnp.full(site.shape, distribution.initial, jnp.float32) for site in learned}
     optimizer, key = optax.adam(learning_rate).init(logits), jax.random.key(seed)
     losses, arrays = Losses("learned gates", steps), checked(program, params, itertools.cycle(batches), strict)
     for step, batch in zip(range(steps), arrays, strict=False):

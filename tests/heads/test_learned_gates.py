@@ -54,12 +54,13 @@ def task():
 
 
 @pytest.mark.whole
-def test_subset_finds_the_heads_that_matter(task):
+def test_subset_finds_the_heads_that_matter(task, compiled):
     learned = headjax.learn_gates(*task, headjax.Subset(count=3, start=5.0, end=0.1), steps=60, learning_rate=0.3)
     kept = {head for head, value in learned.logits.items() if head not in learned.removed}
     assert kept == USEFUL
     assert len(learned.removed) == 5
     assert learned.losses.shape == (60,)
+    assert compiled.count("_step") == 1
 
 
 @pytest.mark.whole
