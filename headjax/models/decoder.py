@@ -14,7 +14,7 @@ from headjax.core.kind import Kind
 from headjax.core.serialize import kind
 from headjax.models.config import STACK_FIELDS, Batch, Loss, Output
 from headjax.models.decoding import GenerativeConfig, GenerativeModel, Prompt, empty_cache
-from headjax.models.inputs import abstract_integers, read_tokens
+from headjax.models.inputs import abstract_integers, device_array, read_tokens
 from headjax.models.tasks import Features, TaskOutput, Vocabulary
 from headjax.nn.block import Compute, ForwardOptions, State
 from headjax.nn.embeddings import Range, TokenEmbeddings
@@ -151,15 +151,9 @@ class Decoder(GenerativeModel, config=DecoderConfig):
     def losses(self, output: Output, batch: Batch, *, smoothed: bool = True) -> Loss:
         if self.config.task is not None:
             return super().losses(output, batch, smoothed=smoothed)
-        targets = jnp.asarray(batch["labels"] if "labels" in batch else batch["input_ids"])[:, 1:]
-        if "attention_mask" in batch:  # padding predicts nothing either
-            present = jnp.asarray(batch["attention_mask"]).astype(bool)
-            targets = jnp.where(present[:, 1:] & present[:, :-1], targets, IGNORED)
-        if "segment_ids" in batch:  # the first token of a packed example follows another one
-            segments = jnp.asarray(batch["segment_ids"])
-            targets = jnp.where(segments[:, 1:] == segments[:, :-1], targets, IGNORED)
-        losses, weight = cross_entropy(output.require_logits()[:, :-1], targets)
-        return Loss(losses.sum(axis=1), weight.sum(axis=1))
+        labels = "labels" if "labels" in batch else "input_ids"
+        read = {name: device_array(batch[name]) for name in ("attention_mask", "segment_ids") if name in batch}
+        return _next_token_losses(output.require_logits(), device_array(batch[labels]), **read)
 
     def embed_tokens(self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
         return self.embeddings(tokens, positions=positions, key=key)
@@ -173,3 +167,21 @@ class Decoder(GenerativeModel, config=DecoderConfig):
         cache = empty_cache(self.decoder, len(tokens), tokens.shape[1] + new_tokens, options.compute.type)
         present = jnp.ones(tokens.shape, bool) if present is None else present
         return tokens, present, positions, cache
+
+
+@jax.jit
+def _next_token_losses(
+    logits: jax.Array,
+    labels: jax.Array,
+    attention_mask: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
+) -> Loss:
+    """Return the losses of each token's successor, as one program also where no other is traced."""
+    targets = labels[:, 1:]
+    if attention_mask is not None:  # padding predicts nothing either
+        present = attention_mask.astype(bool)
+        targets = jnp.where(present[:, 1:] & present[:, :-1], targets, IGNORED)
+    if segment_ids is not None:  # the first token of a packed example follows another one
+        targets = jnp.where(segment_ids[:, 1:] == segment_ids[:, :-1], targets, IGNORED)
+    losses, weight = cross_entropy(logits[:, :-1], targets)
+    return Loss(losses.sum(axis=1), weight.sum(axis=1))
