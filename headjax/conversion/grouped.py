@@ -132,22 +132,22 @@ def head_distances(layer: ConversionInput, pooling: Pooling) -> np.ndarray:
 
 def _pooled(layer: ConversionInput, groups: Groups, pooling: Pooling) -> Params:
     """Return queries and outputs in the order of the groups, and the key and value that each group shares."""
-    source = layer.attention
+    source, index = layer.attention, np.asarray(groups)
     biases = {f"{name}_bias": layer.bias(name) for name in ("query", "key", "value")}
     weights = layer.params | biases
     if pooling == "mean":
-        return _averaged(weights, groups)
+        return _averaged(weights, index)
     values = fit_value_output(layer, groups, source.values)
     if is_normalised(source):
         sizes = _sizes(layer)[:, None]
         sizes /= sizes.mean()  # beside the norm's epsilon keys stay as large as they were
         normalised = {"key": weights["key"] / sizes[None], "key_bias": weights["key_bias"] / sizes}
-        return _averaged(weights | normalised, groups) | values
+        return _averaged(weights | normalised, index) | values
     if pooling == "fitted" and is_fully_rotary(source):
         return fit_rotary(layer, groups) | values
     if pooling == "fitted" and not is_rotary(source):
         return fit_query_key(layer, groups, source.head_dim) | values
-    return _averaged(weights | _aligned(layer, weights, groups), groups) | values
+    return _averaged(weights | _aligned(layer, weights, groups), index) | values
 
 
 def _aligned(layer: ConversionInput, weights: Params, groups: Groups) -> Params:
@@ -166,14 +166,15 @@ def _aligned(layer: ConversionInput, weights: Params, groups: Groups) -> Params:
     }
 
 
-def _averaged(weights: Params, groups: Groups) -> Params:
+@jax.jit
+def _averaged(weights: Params, groups: np.ndarray) -> Params:
     """Return queries and outputs in the order of the groups, and the means of each group's keys and values."""
-    order = jnp.asarray([head for group in groups for head in group])
+    order = groups.reshape(-1)
     params = {name: jnp.take(weights[name], order, axis=weights[name].ndim - 2) for name in ("query", "query_bias")}
     params["output"] = weights["output"] | {"kernel": jnp.take(weights["output"]["kernel"], order, axis=0)}
     for name in ("key", "key_bias", "value", "value_bias"):
         axis = weights[name].ndim - 2
-        params[name] = jnp.take(weights[name], jnp.asarray(groups), axis=axis).mean(axis=axis + 1)
+        params[name] = jnp.take(weights[name], groups, axis=axis).mean(axis=axis + 1)
     return params
 
 

@@ -143,7 +143,7 @@ def fit_query_key(layer: ConversionInput, groups: Groups, dim: int) -> Params:
     """Return queries of every head and one key per group, of size `dim`, whose logits are nearest to the layer's."""
     # minimise  sum_(h in g) ||[W_Q^h; b_Q^h] W_K^hT - [W_Q'^h; b_Q'^h] W_K'^gT||^2;  b_K' would vanish
     query, (seen, root) = extended(layer, "query"), seen_keys(layer)
-    queries, keys = fit_groups(query.rows, seen, groups, dim)
+    queries, keys = fit_groups(query.rows, seen, np.asarray(groups), dim)
     weight, bias = query.restore(queries)
     key = keys if root is None else jnp.tensordot(root.inverse, keys, 1)
     return {"query": weight, "query_bias": bias, "key": key, "key_bias": jnp.zeros(key.shape[1:])}
@@ -155,7 +155,7 @@ def fit_value_output(layer: ConversionInput, groups: Groups, dim: int) -> Params
     # Rows of probabilities sum to one: the error for the mean input is a constant, which the output bias takes.
     value, output = extended(layer, "value"), dict(layer.params["output"])
     written = jnp.moveaxis(output["kernel"], 2, 0)
-    outputs, values = fit_groups(written, value.rows, groups, dim)
+    outputs, values = fit_groups(written, value.rows, np.asarray(groups), dim)
     weight, bias = value.restore(values)
     output["kernel"] = jnp.moveaxis(outputs, 0, 2)
     if "bias" in output:
@@ -165,18 +165,20 @@ def fit_value_output(layer: ConversionInput, groups: Groups, dim: int) -> Params
     return {"value": weight, "value_bias": bias, "output": output}
 
 
-def fit_groups(left: jax.Array, right: jax.Array, groups: Groups, dim: int) -> tuple[jax.Array, jax.Array]:
+@functools.partial(jax.jit, static_argnames="dim")
+def fit_groups(left: jax.Array, right: jax.Array, groups: np.ndarray, dim: int) -> tuple[jax.Array, jax.Array]:
     """Return A' of every head in the order of the groups, and one B' per group, nearest to the slices A_h B_h^T.
 
-    B'^g `[columns, dim]` spans the leading right singular vectors of the group's slices, one below another.
+    B'^g `[columns, dim]` spans the leading right singular vectors of the group's slices, one below another. `groups`,
+    `[groups, heads]` numbers of heads, is an array, so layers that differ in it alone share a program.
     """
-    index, rows, columns = np.asarray(groups), left.shape[0], right.shape[0]
+    rows, columns = left.shape[0], right.shape[0]
 
     def fit(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
         basis = leading_columns(left, right, dim)
         return jnp.einsum("rhi,mhi,mk->hrk", left, right, basis), basis
 
-    fitted, shared = one_by_one(fit, jnp.moveaxis(left[:, index], 1, 0), jnp.moveaxis(right[:, index], 1, 0))
+    fitted, shared = one_by_one(fit, jnp.moveaxis(left[:, groups], 1, 0), jnp.moveaxis(right[:, groups], 1, 0))
     return jnp.moveaxis(fitted.reshape(-1, rows, dim), 0, 1), jnp.moveaxis(shared.reshape(-1, columns, dim), 0, 1)
 
 
