@@ -14,7 +14,7 @@ from flax import nnx
 
 from headjax.core.errors import HeadjaxError
 from headjax.heads.head_id import ANY_LAYER, HeadId, named_heads, stack_of
-from headjax.models.inputs import device_array
+from headjax.models.inputs import on_device
 
 HEAD_IDS = "headjax_ids"
 """Attribute of a pruned layer with the original numbers of its heads, as `AttentionSite.ids`."""
@@ -150,7 +150,7 @@ def filled(sites: Sites, gates: Mapping[Any, Any] | None) -> Gates:
         shape, expected = jnp.shape(array), filled_gates[path].shape
         if shape[: len(expected) - 1] + shape[-1:] != expected:
             raise HeadjaxError(f"gates: {path} has shape {list(shape)}; expected {list(expected)}")
-        filled_gates[path] = device_array(array)
+        filled_gates[path] = on_device(array)
     for site in sites:
         named = [head in values for head in site.head_ids()]
         if any(named):

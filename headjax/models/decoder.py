@@ -14,7 +14,7 @@ from headjax.core.kind import Kind
 from headjax.core.serialize import kind
 from headjax.models.config import STACK_FIELDS, Batch, Loss, Output
 from headjax.models.decoding import GenerativeConfig, GenerativeModel, Prompt, empty_cache
-from headjax.models.inputs import abstract_integers, device_array, read_tokens
+from headjax.models.inputs import abstract_integers, on_device, read_tokens
 from headjax.models.tasks import Features, TaskOutput, Vocabulary
 from headjax.nn.block import Compute, ForwardOptions, State
 from headjax.nn.embeddings import Range, TokenEmbeddings
@@ -152,8 +152,8 @@ class Decoder(GenerativeModel, config=DecoderConfig):
         if self.config.task is not None:
             return super().losses(output, batch, smoothed=smoothed)
         labels = "labels" if "labels" in batch else "input_ids"
-        read = {name: device_array(batch[name]) for name in ("attention_mask", "segment_ids") if name in batch}
-        return _next_token_losses(output.require_logits(), device_array(batch[labels]), **read)
+        read = {name: on_device(batch[name]) for name in ("attention_mask", "segment_ids") if name in batch}
+        return _next_token_losses(output.require_logits(), on_device(batch[labels]), **read)
 
     def embed_tokens(self, tokens: jax.Array, positions: jax.Array, key: jax.Array | None = None) -> jax.Array:
         return self.embeddings(tokens, positions=positions, key=key)
