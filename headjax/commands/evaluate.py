@@ -104,6 +104,8 @@ def _compared(model: Model, task: Task, options: Options, progress: Progress) ->
     """Return the comparison with OTHER, and as data, with the seconds of a forward pass over a batch, in turns."""
     from headjax.core.timing import time_in_turns
     from headjax.evaluation.paired import compare
+    from headjax.heads.agreement import LOSSES, in_parts
+    from headjax.heads.batches import examples_in
 
     try:
         other, examples = start(dataclasses.replace(options, model=options.other))
@@ -113,12 +115,14 @@ def _compared(model: Model, task: Task, options: Options, progress: Progress) ->
     models, tasks = (model, other), (task, examples.evaluation)
     compared = compare(models, tasks, progress=progress, **options.reading)
     calls: dict[str, Any] = {}
-    for name, each, own in zip(("first", "other"), models, tasks, strict=True):
-        middle = own.count_batches(**options.reading) // 2  # neither the shortest nor the longest
-        batch = next(islice(own.batches(**options.reading), middle, None))
-        calls[name] = lambda fitted=own.fit(each), batch=batch: fitted(batch).hidden
-    timed = time_in_turns(calls, repeats=REPEATS, progress=progress)
-    first, second = timed["first"].median, timed["other"].median
+    middle = task.count_batches(**options.reading) // 2  # neither the shortest nor the longest
+    timed = [next(islice(own.batches(**options.reading), middle, None)) for own in tasks]
+    rows = min(examples_in(in_parts(each, [batch], LOSSES)[0]) for each, batch in zip(models, timed, strict=True))
+    for name, each, own, batch in zip(("first", "other"), models, tasks, timed, strict=True):
+        part = {name: array[:rows] for name, array in batch.items()}
+        calls[name] = lambda fitted=own.fit(each), part=part: fitted(part).hidden
+    times = time_in_turns(calls, repeats=REPEATS, progress=progress)
+    first, second = times["first"].median, times["other"].median
     return compared, {
         "metrics": compared.second.metrics,
         "parameters": [each.num_parameters for each in models],

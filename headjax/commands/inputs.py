@@ -342,6 +342,7 @@ def tell_time(
     Nothing is told of a command that ends by itself when its time is over.
     """
     from headjax.core.timing import matrix_rate, seconds_in_turns
+    from headjax.heads.agreement import LOSSES, in_parts
 
     if examples is None or not (chosen or judged):
         return
@@ -360,7 +361,8 @@ def tell_time(
         return
     if limit is None and (work < SAID * SLOWEST or SLOW * work < SAID * matrix_rate()):
         return
-    batch = {name: array[:ROWS] for name, array in batches[len(batches) // 2].items()}
+    rows = {name: array[:ROWS] for name, array in batches[len(batches) // 2].items()}
+    batch = in_parts(model, [rows], LOSSES)[0]
     call = functools.partial(model, model.device_batch(batch))
     seconds = seconds_in_turns({"pass": call}, repeats=2, warmup=0, settle=0)["pass"]  # the first one compiles
     rate = forward_flops(config, [batch]) / seconds[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from headjax.core.class_names import IGNORED
@@ -14,7 +15,7 @@ from headjax.evaluation.measures import Classes, Measure, Numbers, Outcomes
 from headjax.evaluation.structured import Spans, normalize_answer
 from headjax.evaluation.task import BATCH_SIZE, Evaluation, Task, measure_task, metrics_of
 from headjax.heads.ablation import Ablation
-from headjax.heads.agreement import divergence
+from headjax.heads.agreement import divergence, in_parts
 from headjax.heads.head_id import HeadId
 from headjax.models.inputs import device_batch
 from headjax.models.model import Model
@@ -64,6 +65,9 @@ def _same_inputs(models: tuple[Model, Model]) -> bool:
     return len({model.tokenizer.fingerprint if model.tokenizer is not None else "" for model in models}) == 1
 
 
+_divergence = jax.jit(divergence)
+
+
 def _agreement(
     models: tuple[Model, Model], tasks: tuple[Task, Task], first: Evaluation, second: Evaluation, limit: int, size: int
 ) -> tuple[float | None, str]:
@@ -83,10 +87,11 @@ def _agreement(
     # A vocabulary may be filled up with tokens that the tokenizer does not have.
     fitted = [task.fit(model) for model, task in zip(models, tasks, strict=True)]
     total, count, sizes = 0.0, 0.0, [0]
-    for batch in tasks[0].batches(size, limit=limit):
+    batches = tasks[0].batches(size, limit=limit)
+    for batch in (part for each in batches for part in in_parts(fitted[0], [each])):
         logits = [model(device_batch(model.config, batch)).require_logits() for model in fitted]
         sizes = sorted({array.shape[-1] for array in logits})
-        each = np.asarray(divergence(*(array[..., : sizes[0]] for array in logits)))
+        each = np.asarray(_divergence(*(array[..., : sizes[0]] for array in logits)))
         present = np.asarray(batch["labels"]) != IGNORED if "labels" in batch else np.ones(each.shape, bool)
         total, count = total + float(each[present].sum()), count + float(present.sum())
     among = f" among the {sizes[0]:,} tokens that both have" if len(sizes) > 1 else ""

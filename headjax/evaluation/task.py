@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -22,6 +23,7 @@ from headjax.data.examples import ExampleSource, Padded, TaskData, by_length, su
 from headjax.data.stream import evaluation_batches, train_iterator
 from headjax.evaluation import measures, structured
 from headjax.evaluation.measures import Measure, Outcomes
+from headjax.heads.agreement import LOSSES, in_parts
 from headjax.mesh.mesh import on_automatic_axes, replicated
 from headjax.models.config import Batch, Loss, Output
 from headjax.models.inputs import device_batch
@@ -223,10 +225,17 @@ def measure_task(
     """
     evict_compiled()
     model = task.fit(model)
-    placed = (device_batch(model.config, batch) for batch in task.batches(batch_size, limit=limit, buckets=buckets))
-    outputs = ((batch, None if forward is None else forward(batch)) for batch in placed)
-    measured = (measure_batch(model, task.measure, compute, *each) for each in outputs)
-    return reduce_batches(task.measure, list(finished(measured, progress)), task.name, arrays_of(model))
+
+    def measured(batch: Batch) -> tuple[Loss, dict[str, jax.Array]]:
+        parts = [device_batch(model.config, part) for part in in_parts(model, [batch], LOSSES)]
+        if forward is not None or len(parts) == 1:
+            whole = device_batch(model.config, batch)
+            return measure_batch(model, task.measure, compute, whole, None if forward is None else forward(whole))
+        results = list(finished((measure_batch(model, task.measure, compute, part) for part in parts), None))
+        return jax.tree.map(lambda *each: jnp.concatenate(each), *results)
+
+    batches = map(measured, task.batches(batch_size, limit=limit, buckets=buckets))
+    return reduce_batches(task.measure, list(finished(batches, progress)), task.name, arrays_of(model))
 
 
 @functools.partial(jax.jit, static_argnames=("measure", "compute", "mesh"))

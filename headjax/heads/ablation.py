@@ -17,6 +17,7 @@ from headjax.core.fields import unknown_name
 from headjax.core.numbers import brief
 from headjax.core.progress import Update
 from headjax.core.timing import one_behind
+from headjax.heads.agreement import in_parts
 from headjax.heads.discovery import sites_within
 from headjax.heads.head_id import HeadId
 from headjax.heads.loss_checks import checked
@@ -119,20 +120,22 @@ def ablate(
     if mode not in get_args(Mode):
         raise HeadjaxError(f"mode: {unknown_name('mode', str(mode), get_args(Mode))}")
     program, state = prepare(model, loss, compute)
-    program = dataclasses.replace(program, metrics=tuple((metrics or {}).items()), fixed=program.fixed and not metrics)
+    large = program.fixed  # a model's own loss, over a vocabulary that may be a large one
+    program = dataclasses.replace(program, metrics=tuple((metrics or {}).items()), fixed=large and not metrics)
     at = filled(program.sites, gates)
     chosen = require_heads(program.sites, find_heads(program.sites) if heads is None else heads)
     variants, walk = _variants(program.sites, at, chosen, mode), _walk_of(model, program, state)
     baseline, ablated = list[Measured](), {head: list[Measured]() for head in chosen}
     for number, batch in enumerate(checked(program, state, batches, strict)):
-        values = require_finite(fetch(measure(program, state, at, batch)), "the model", number)
-        baseline.append(values)
-        states = walk.states(at, batch) if walk else []
-        if walk and number == 0 and not walk.agrees(values, states[-1], batch):
-            walk = None
-        passes = walk.ablations(states, at, variants, batch) if walk else _passes(program, state, at, variants, batch)
-        for head, measured in one_behind(passes):
-            ablated[head].append(require_finite(fetch(measured), f"the ablation of {head}", number))
+        for part in in_parts(model, [batch]) if large else [batch]:
+            values = require_finite(fetch(measure(program, state, at, part)), "the model", number)
+            states = walk.states(at, part) if walk else []
+            if walk and not baseline and not walk.agrees(values, states[-1], part):
+                walk = None
+            baseline.append(values)
+            passes = walk.ablations(states, at, variants, part) if walk else _passes(program, state, at, variants, part)
+            for head, measured in one_behind(passes):
+                ablated[head].append(require_finite(fetch(measured), f"the ablation of {head}", number))
         if progress is not None:
             progress(number + 1, {})
     return _collected(mode, chosen, baseline, ablated)

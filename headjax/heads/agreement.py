@@ -158,7 +158,10 @@ PROBES = 4
 """Backward passes, each for another z."""
 
 LOGITS = 2**26
-"""Most logits of a part of a batch; reading a model's output holds about eight numbers of 4 bytes for each."""
+"""Most logits of a part of a batch whose gradients are read, which holds about eight numbers of 4 bytes for each."""
+
+LOSSES = 4
+"""As many times that are the most of a part whose losses alone are read, which holds about two numbers for each."""
 
 
 class Seen(NamedTuple):
@@ -169,17 +172,22 @@ class Seen(NamedTuple):
     gradient: jax.Array
 
 
-def in_parts(model: Model, batches: Sequence[Batch]) -> list[Batch]:
-    """Return batches in parts of at most `LOGITS` logits over a vocabulary; those on several devices stay whole."""
+def in_parts(model: Model, batches: Sequence[Batch], times: int = 1) -> list[Batch]:
+    """Return batches in equal parts of at most `times * LOGITS` logits over a vocabulary, at least one example each.
+
+    Batches on several devices stay whole.
+    """
     config, parts = model.config, list[Batch]()
     task = getattr(config, "task", None)
-    if not isinstance(config, GenerativeConfig) and not isinstance(task, MaskedLanguageModel | Pretraining):
+    language = isinstance(config, GenerativeConfig) and task is None
+    if not language and not isinstance(task, MaskedLanguageModel | Pretraining):
         return list(batches)
     for batch in batches:
         count, arrays = examples_in(batch), [array for array in jax.tree.leaves(dict(batch)) if array.ndim > 1]
         numbers = max(array.shape[1] for array in arrays) * int(getattr(config, "vocab_size", 1))
         sharded = any(isinstance(array, jax.Array) and len(array.devices()) > 1 for array in arrays)
-        rows = count if sharded else max(LOGITS // numbers, 1)
+        fitting = max(times * LOGITS // numbers, 1)
+        rows = count if sharded else max(size for size in range(1, count + 1) if size <= fitting and count % size == 0)
         for start in range(0, count, rows):
             parts.append({name: array[start : start + rows] for name, array in batch.items()})
     return parts

@@ -9,8 +9,11 @@ import pytest
 
 import headjax
 from headjax.data.examples import sequences, token_blocks
+from headjax.evaluation import task as task_module
 from headjax.evaluation.measures import Classes, Numbers, Similarities
-from headjax.evaluation.task import reduce_batches
+from headjax.evaluation.paired import compare
+from headjax.evaluation.task import measure_batch, reduce_batches
+from headjax.heads import agreement
 from tests import tiny
 from tests.closeness import assert_close, close_to
 from tests.data.vocabulary import TEXT, write_lines
@@ -89,6 +92,29 @@ def test_buckets_and_limits(classifier, table):
     assert (task.count_batches(4), task.count_batches(4, limit=5)) == (3, 2)
     assert task.count_batches(4, buckets=(8, 16)) == len(lengths) > 3
     assert task.count_batches(4, limit=5, buckets=(8, 16)) == len(list(task.batches(4, limit=5, buckets=(8, 16))))
+
+
+def test_logits_of_a_large_vocabulary_are_read_in_parts(monkeypatch):
+    """16 texts of 512 tokens have 8.6 GB of logits over Gemma 3's vocabulary."""
+    config = tiny.decoder_config(vocab_size=300, window=(2, None), scale_embeddings=True)
+    model = tiny.model(config).replace(tokenizer=headjax.byte_tokenizer())
+    other = headjax.gated(model, {"decoder/0/0": 0.0})
+    text = headjax.load_task("LICENSE", model, length=8)
+    sizes, results = list[int](), []
+
+    def measured(model, measure, compute, batch, output=None):
+        sizes.append(len(batch["input_ids"]))
+        return measure_batch(model, measure, compute, batch, output)
+
+    monkeypatch.setattr(task_module, "measure_batch", measured)
+    for rows in (8, 2):
+        monkeypatch.setattr(agreement, "LOGITS", rows * 8 * 300 // agreement.LOSSES)
+        found = compare((model, other), (text, text), limit=11, batch_size=8)
+        ablated = headjax.ablate(model, text.batches(8, limit=11), heads=["decoder/0/0"]).ablated["loss"]
+        results.append((found.first.outcomes["loss"], found.second.outcomes["loss"], found.agreement, ablated))
+    assert sizes == [8] * 4 + [2] * 16
+    for whole, parts in zip(*results, strict=True):
+        assert_close(parts, whole, sums=tiny.SUMS)
 
 
 def test_outcomes_serve_ablation(classifier, table):
