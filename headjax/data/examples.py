@@ -186,10 +186,14 @@ def padded(array: np.ndarray, length: int, fill: int = 0) -> np.ndarray:
     return row
 
 
-def token_blocks(tokens: np.ndarray, length: int) -> Mapped:
-    """Return one long text as examples `input_ids` int32 `[length]`: consecutive blocks, without an incomplete one."""
-    blocks = tokens[: len(tokens) // length * length].astype(np.int32).reshape(-1, length)
-    return Mapped(blocks, lambda block: {"input_ids": block})
+def token_blocks(tokens: np.ndarray, length: int, prefix: Sequence[int] | np.ndarray = ()) -> Mapped:
+    """Return one long text as examples `input_ids` int32 `[length]`: consecutive blocks, without an incomplete one.
+
+    Each begins with the tokens of a prefix.
+    """
+    size, before = length - len(prefix), np.asarray(prefix, np.int32)
+    blocks = tokens[: len(tokens) // size * size].astype(np.int32).reshape(-1, size)
+    return Mapped(blocks, lambda block: {"input_ids": np.concatenate([before, block])})
 
 
 def encode_sequences(

@@ -195,6 +195,16 @@ class Tokenizer:
         with library_errors(CANNOT_READ):
             return list(backend.encode(text, add_special_tokens=template).ids)
 
+    @functools.cached_property
+    def prefix(self) -> np.ndarray:
+        """Ids of the special tokens that the template puts before a text, int32 `[tokens]`: `<bos>` of Gemma."""
+        try:
+            encoding = self.encodings(["a"])[0]
+        except DataError:  # no token for it
+            return np.zeros(0, np.int32)
+        count = next((at for at, special in enumerate(encoding.special_tokens_mask) if not special), 0)
+        return np.asarray(encoding.ids[:count], np.int32)
+
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of token ids `[tokens]`. Bytes that are not UTF-8 (a character cut in two) become U+FFFD."""
         with library_errors("tokenizer: cannot decode tokens"):

@@ -1,6 +1,8 @@
 """WikiText-2's protocol: every token is predicted once, from as much context as the windows give."""
 
+import dataclasses
 import gzip
+import json
 import math
 
 import jax
@@ -9,7 +11,8 @@ import pytest
 
 import headjax
 from headjax.core.class_names import IGNORED
-from headjax.data.forms.language import Windows
+from headjax.data.forms.language import LanguageForm, Windows
+from headjax.data.rows import Row
 from headjax.evaluation.measures import LanguageModelling
 from tests import tiny
 from tests.closeness import assert_close
@@ -57,6 +60,32 @@ def test_the_text_is_read_as_it_is_and_begins_with_one_token(folder, monkeypatch
     trained = np.concatenate([data.train[i]["input_ids"] for i in range(len(data.train))])
     assert (trained == END).sum() == 1  # between both articles; the block that the last one ends in is not full
     assert not len(read("", 16, whole=True).train)
+
+
+def test_where_the_template_begins_texts_with_a_token_every_block_does(folder):
+    """Gemma 3 270M has perplexity 19.9 on WikiText so, and 113 without `<bos>`."""
+    data = json.loads(headjax.byte_tokenizer().vocabulary)
+    token = {"id": "<|endoftext|>", "ids": [END], "tokens": ["<|endoftext|>"]}
+    parts = [{"SpecialToken": {"id": token["id"], "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    data["post_processor"] = {
+        "type": "TemplateProcessing", "single": parts, "pair": parts, "special_tokens": {token["id"]: token}
+    }  # fmt: skip
+    tokenizer = dataclasses.replace(headjax.byte_tokenizer(), vocabulary=json.dumps(data))
+    assert tokenizer.prefix.tolist() == [END]
+    assert not len(headjax.byte_tokenizer().prefix)
+    for stride, seen in ((0, 0), (3, 4)):
+        loaded = headjax.data.DataConfig(task=f"wikitext2:{folder},stride={stride}", length=8).load(tokenizer)
+        windows = [loaded.validation[index] for index in range(len(loaded.validation))]
+        assert {(len(window["input_ids"]), window["input_ids"][0]) for window in windows} == {(8, END)}
+        predicted = np.concatenate([window["labels"][1:] for window in windows])
+        assert bytes(predicted[predicted != IGNORED].tolist()) == TEXT.encode()
+        assert all((window["labels"][1:] == IGNORED).sum() >= seen for window in windows[1:])
+        assert loaded.info["protocol"]["tokens"] == len(TEXT)
+        assert {loaded.train[index]["input_ids"][0] for index in range(len(loaded.train))} == {END}
+    for packed in (False, True):
+        form = LanguageForm(length=16, packed=packed)
+        records = form.encode(tokenizer, [Row("text", {"text": "One head. " * 3})], "train", 0).records
+        assert records[0]["input_ids"][:4].tolist() == [END, *b"One"]
 
 
 def test_perplexities_are_those_of_the_summed_loss(folder):

@@ -78,10 +78,11 @@ class LanguageForm(_EndedForm):
     """`text` of documents, as one stream or packed.
 
     Streamed documents follow one another, each ended by the end-of-text token, and the stream is cut into blocks; a
-    token attends to all earlier tokens of its block, also to those of other documents (GPT-2). A packed row holds whole
+    token attends to all earlier tokens of its block, also to those of other documents (GPT-2). A block begins with the
+    token that the tokenizer's template puts before a text (Llama, Gemma), if it does. A packed row holds whole
     documents that do not attend to each other (`segment_ids`). The positions of each start at 0, and each stands
-    between two end-of-text tokens, so that its first token is predicted too. A document longer than a row is continued
-    in the next row, which repeats one token.
+    between two end-of-text tokens (or such a token and one), so that its first token is predicted too. A document
+    longer than a row is continued in the next row, which repeats one token.
 
     Attributes:
         length: number of tokens of an example.
@@ -97,15 +98,17 @@ class LanguageForm(_EndedForm):
         encoded, end = tokenizer.encode(texts), _end(tokenizer)
         counts = text_counts(texts, sum(len(ids) + 1 for ids in encoded)) | {"documents": len(texts)}
         if self.packed:
-            return Encoded(self.packed_rows(encoded, end), counts)
+            return Encoded(self.packed_rows(encoded, end, _prefix(tokenizer, self.length)), counts)
         tokens = np.concatenate([np.zeros(0, np.int32), *(part for ids in encoded for part in (ids, end))])
-        return Encoded(token_blocks(tokens, self.length), counts)
+        return Encoded(token_blocks(tokens, self.length, _prefix(tokenizer, self.length)), counts)
 
-    def packed_rows(self, documents: Sequence[np.ndarray], end: np.ndarray) -> list[Record]:
+    def packed_rows(
+        self, documents: Sequence[np.ndarray], end: np.ndarray, prefix: np.ndarray | None = None
+    ) -> list[Record]:
         """Return encoded documents as packed rows, with their lengths."""
-        pieces: list[np.ndarray] = []
+        pieces, begin = list[np.ndarray](), end if prefix is None or not len(prefix) else prefix
         for ids in documents:
-            document = np.concatenate([end, ids, end])
+            document = np.concatenate([begin, ids, end])
             starts = range(0, len(document) - 1, self.length - 1)
             pieces.extend(document[start : start + self.length] for start in starts)
         sizes = np.asarray([len(piece) for piece in pieces], np.int32)
@@ -139,6 +142,7 @@ class WikitextForm(LanguageForm):
 
     The raw held-out file is encoded whole, after one `bos_token` (else `eos_token`, else nothing). Windows of `context`
     tokens start every `stride` tokens, predict the tokens that those before have not, and the last ends with the text.
+    Where the tokenizer's template puts `bos_token` before texts (Llama, Gemma), every window begins with it.
     Losses are summed over the text and divided by its tokens, words (white space separates them) and bytes of UTF-8.
     The usual stride is the rolling log-likelihood of lm-evaluation-harness with a `max_length` of context - 1. The
     training split becomes blocks of `length` tokens, each article ended.
@@ -173,11 +177,12 @@ class WikitextForm(LanguageForm):
         if split == "train":
             return super().encode(tokenizer, rows, split, seed)
         text = "".join(row.values["text"] for row in rows)
-        role = _first_role(tokenizer)
-        begin = np.asarray([] if role is None else [tokenizer.special_id(role)], np.int32)
+        role, prefix = _first_role(tokenizer), _prefix(tokenizer, self.window)
+        begin = np.asarray([] if role is None or len(prefix) else [tokenizer.special_id(role)], np.int32)
         tokens = np.concatenate([begin, tokenizer.encode([text])[0]])
-        windows = Windows(tokens, min(self.window, len(tokens)), self.stride or self.window - 1)
-        return Encoded(windows, text_counts([text], len(tokens) - 1))
+        context = min(self.window - len(prefix), len(tokens))
+        windows = Windows(tokens, context, min(self.stride or self.window - 1, context), prefix)
+        return Encoded(windows, text_counts([text], len(tokens) - (0 if len(prefix) else 1)))
 
     def protocol(self, tokenizer: Tokenizer, counts: Mapping[str, Any]) -> dict[str, Any]:
         role = _first_role(tokenizer)
@@ -196,13 +201,23 @@ def _first_role(tokenizer: Tokenizer) -> str | None:
     return next((role for role in ("bos_token", "eos_token") if role in dict(tokenizer.special)), None)
 
 
+def _prefix(tokenizer: Tokenizer, length: int) -> np.ndarray:
+    """Return the tokens that the template puts before a text, of which blocks of a length have room for two more."""
+    return tokenizer.prefix if len(tokenizer.prefix) <= length - 2 else np.zeros(0, np.int32)
+
+
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Overlapping windows of a text, in which every token but the first is predicted once."""
+    """Overlapping windows of a text, in which every token is predicted once, the first one only behind a prefix.
+
+    Attributes:
+        prefix: tokens before each window, `context` tokens of the text.
+    """
 
     tokens: np.ndarray
     context: int
     stride: int
+    prefix: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
 
     def __len__(self) -> int:
         return 1 + -(-(len(self.tokens) - self.context) // self.stride)
@@ -213,7 +228,9 @@ class Windows:
         ids = self.tokens[start : start + self.context]
         predicted = 0 if index == 0 else self.context + (index - 1) * self.stride
         fresh = np.arange(start, start + self.context) >= predicted
-        return {"input_ids": ids, "labels": np.where(fresh, ids, np.int32(IGNORED))}
+        labels = np.where(fresh, ids, np.int32(IGNORED))
+        before = np.full(len(self.prefix), IGNORED, np.int32)
+        return {"input_ids": np.concatenate([self.prefix, ids]), "labels": np.concatenate([before, labels])}
 
 
 SIDES = ("source", "target")
