@@ -362,10 +362,10 @@ def tell_time(
     if limit is None and (work < SAID * SLOWEST or SLOW * work < SAID * matrix_rate()):
         return
     rows = {name: array[:ROWS] for name, array in batches[len(batches) // 2].items()}
-    batch = in_parts(model, [rows], LOSSES)[0]
-    call = functools.partial(model, model.device_batch(batch))
+    timed = in_parts(model, [rows], LOSSES)[0]
+    call = functools.partial(model, model.device_batch(timed))
     seconds = seconds_in_turns({"pass": call}, repeats=2, warmup=0, settle=0)["pass"]  # the first one compiles
-    rate = forward_flops(config, [batch]) / seconds[-1]
+    rate = forward_flops(config, [timed]) / seconds[-1]
     work += rate * (seconds[0] - seconds[-1]) * sum(cost.programs for cost in chosen)
     if limit is not None and work > limit * rate:
         share = max((limit * rate - work + passes) / passes, 0.0)

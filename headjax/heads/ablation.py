@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -127,7 +127,7 @@ def ablate(
     variants, walk = _variants(program.sites, at, chosen, mode), _walk_of(model, program, state)
     baseline, ablated = list[Measured](), {head: list[Measured]() for head in chosen}
     for number, batch in enumerate(checked(program, state, batches, strict)):
-        for part in in_parts(model, [batch]) if large else [batch]:
+        for part in in_parts(cast(Any, model), [batch]) if large else [batch]:
             values = require_finite(fetch(measure(program, state, at, part)), "the model", number)
             states = walk.states(at, part) if walk else []
             if walk and not baseline and not walk.agrees(values, states[-1], part):

@@ -4,7 +4,7 @@ Texts that are made of kept tokens are split as before. Their hidden states, emb
 bit, logits of kept tokens up to the order in which a product of another size sums:
 
 * WordPiece takes the longest piece that fits, which stays the longest when others go.
-* BPE applies the merge of the lowest rank. Every merge that makes a kept token stays, and so do its parts.
+* BPE applies the merge of the lowest rank. What these make on the way from characters to a kept token stays.
 * Unigram takes the best path, which stays the best when others go.
 
 Tokens of one character stay, so that any text that could be split still can.
@@ -13,8 +13,9 @@ Tokens of one character stay, so that any text that could be split still can.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -76,21 +77,32 @@ def trim_vocabulary(model: Model, texts: Iterable[str]) -> Model:
 
 
 def _with_parts(algorithm: Mapping[str, Any], tokens: Collection[int], names: Mapping[int, str]) -> set[int]:
-    """Return ids with those of all tokens that merges make them of, and of the token for what is unknown."""
+    """Return ids with those of all tokens that merges make on the way to them, and of the token for what is unknown."""
     kept, ids = set(tokens), {token: number for number, token in names.items()}
     unknown = ids.get(algorithm.get("unk_token", ""), algorithm.get("unk_id"))
     kept |= set() if unknown is None else {unknown}
-    makers: dict[str, list[Sequence[str]]] = {}
-    for merge in algorithm.get("merges") or ():
-        parts = _parts(merge)
-        makers.setdefault("".join(parts), []).append(parts)
-    waiting = [names[number] for number in kept if number in names]
-    while waiting:
-        for part in (part for parts in makers.get(waiting.pop(), ()) for part in parts):
-            if ids[part] not in kept:
-                kept.add(ids[part])
-                waiting.append(part)
+    ranks = {tuple(_parts(merge)): rank for rank, merge in enumerate(algorithm.get("merges") or ())}
+    ending = algorithm.get("end_of_word_suffix") or ""
+    for token in [names[number] for number in kept if number in names] if ranks else ():
+        kept |= {ids[part] for part in _merged(token, ending, ranks) if part in ids}
     return kept
+
+
+def _merged(token: str, ending: str, ranks: Mapping[tuple[str, ...], int]) -> Iterator[str]:
+    """Yield what merges make of a token's characters, the lowest rank first.
+
+    They are the merges of every text that is split into this token: one across its ends would have split it otherwise.
+    """
+    parts = list(token.removesuffix(ending)) if ending else list(token)
+    if ending and token.endswith(ending):
+        parts[-1:] = [parts[-1] + ending] if parts else [ending]
+    yield from parts
+    while len(parts) > 1:
+        rank, place = min((ranks.get(pair, len(ranks)), at) for at, pair in enumerate(itertools.pairwise(parts)))
+        if rank == len(ranks):  # a token that only a whole word is looked up as
+            return
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+        yield parts[place]
 
 
 def _parts(merge: str | Sequence[str]) -> Sequence[str]:

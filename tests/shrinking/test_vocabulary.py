@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import tokenizers
 
 import headjax
 from headjax.tokenizers.vocabularies import wordpiece_of
@@ -66,6 +67,23 @@ def test_merges_of_kept_tokens_stay():
         np.testing.assert_array_equal(ours.hidden, theirs.hidden)
         assert_close(ours.logits, theirs.logits[..., np.array(kept)], sums=model.config.width)
     assert trimmed.tokenizer.decode(trimmed.tokenizer.encode("Unseen é")) == "Unseen é"
+
+
+def test_parts_that_no_text_is_merged_of_go():
+    """Tokenizers of SentencePiece (Llama, Gemma) list every pair of tokens that makes a token."""
+    pieces = [*"abcdx", "ab", "cd", "bc", "abc", "bcd", "abcd", "dx"]
+    pairs = ["ab", "cd", "bc", "abc", "bcd", "abcd", "dx"]
+    merges = [
+        (piece[:at], piece[at:]) for piece in pairs for at in range(1, len(piece))
+        if {piece[:at], piece[at:]} <= {*pieces}
+    ]  # fmt: skip
+    bpe = tokenizers.models.BPE({piece: number for number, piece in enumerate(pieces)}, merges)
+    tokenizer = headjax.Tokenizer(tokenizers.Tokenizer(bpe).to_str())
+    model = model_of(CONFIGS["llama"]).replace(tokenizer=tokenizer)
+    trimmed = headjax.trim_vocabulary(model, ["abcdab", "xab"])
+    assert [pieces[old] for old in trimmed.history[-1]["kept"]] == [*"abcdx", "ab", "cd", "abcd"]
+    for text in ("abcdab", "xabcd", "abab", "cab"):
+        assert trimmed.tokenizer.backend.encode(text).tokens == tokenizer.backend.encode(text).tokens
 
 
 def test_the_command_trims_and_writes_what_reads_alike(tmp_path, capsys):
