@@ -175,7 +175,8 @@ def compared(
     timed = f"Times are medians of forward passes in turns, of texts of at most {TOKENS} tokens, on {processor()}."
     notes = (timed, *(evaluations[-1].notes if evaluations else ()), *about)
     rows = [*_size_rows(models, figures), *_time_rows(models, figures), *_metric_rows(figures, significance, task)]
-    table = Table([Column(""), Column("Before"), Column("After"), Column("Change")], rows, notes=notes)
+    sizes = (Column(name, right=True) for name in ("Before", "After"))
+    table = Table([Column(""), *sizes, Column("Change")], rows, notes=notes)
     if options.quantize and quantized:
         table = _with_quantized(table, options.quantize, quantized, task)
     return {

@@ -41,7 +41,8 @@ def write_story(result: ChangedResult, summary: ShrinkSummary, story: ChoiceSumm
     was, now = (numbers.significant(each.metrics[summary.metric]) for each in (before, after))
     if (change := result.significance) is not None:
         low, high = (numbers.significant(change[end]) for end in ("low", "high"))
-        interval = f" (95% interval of the change of the {change['metric'].replace('_', ' ')}: {low} to {high})"
+        of = "" if change["metric"] == summary.metric else f" of the {change['metric'].replace('_', ' ')}"
+        interval = f" (95% interval of the change{of}: {low} to {high})"
     facts[f"{metric}, {was} before{interval}"] = now
     count = (result.evaluation or {}).get("examples", 0)
     answer = (

@@ -120,7 +120,7 @@ def times(before: Milliseconds, after: Milliseconds) -> str:
     if not timed:
         return ""
     old, new = (numbers.significant(each[timed[-1]]) for each in (before, after))
-    return f"{old} to {new} ms for {timed[-1]} examples, "
+    return f"{old} to {new} ms for a batch of {timed[-1]}, "
 
 
 def interval(study: HeadStudy, change: Comparison | None) -> str:

@@ -21,6 +21,12 @@ class Column:
     title: str
     format: numbers.Format = numbers.text
     better: Literal["lower", "higher"] | None = None
+    right: bool = False  # of texts that begin with numbers
+
+    @property
+    def to_the_right(self) -> bool:
+        """Whether cells end at the right."""
+        return self.right or self.numeric
 
     @property
     def numeric(self) -> bool:
@@ -32,7 +38,7 @@ class Cell(NamedTuple):
     """A cell as printed, and its value as text that can be sorted."""
 
     text: str
-    numeric: bool
+    to_the_right: bool
     best: bool
     value: str
 
@@ -63,7 +69,9 @@ class Table:
             for row, value in zip(cells, values, strict=True):
                 missing = column.numeric and (value is None or math.isnan(value))
                 sorted_by = "" if missing else repr(float(value)) if column.numeric else str(value)
-                row.append(Cell(column.format(value), column.numeric, best is not None and value == best, sorted_by))
+                row.append(
+                    Cell(column.format(value), column.to_the_right, best is not None and value == best, sorted_by)
+                )
         return cells
 
 
@@ -75,7 +83,7 @@ def print_table(table: Table, console: Console) -> None:
 
     grid = RichTable(title=Text(table.title) if table.title else None, title_justify="left", box=box.SIMPLE_HEAD)
     for column in table.columns:
-        grid.add_column(Text(column.title), justify="right" if column.numeric else "left", overflow="fold")
+        grid.add_column(Text(column.title), justify="right" if column.to_the_right else "left", overflow="fold")
     for row in table.cells():
         grid.add_row(*(Text(cell.text, style="bold" if cell.best else "") for cell in row))
     console.print(grid)
