@@ -276,11 +276,11 @@ class Cost(NamedTuple):
     programs: float = 0.0
 
 
-SCORING, ORDERING, REFITTING = Cost(2.0, programs=12.0), Cost(2.8, 250.0, programs=10.0), Cost(2.6, 80.0, programs=8.0)
+SCORING, ORDERING, REFITTING = Cost(2.0, programs=12.0), Cost(3.6, 250.0, programs=10.0), Cost(3.4, 80.0, programs=8.0)
 """Costs of scores, of the order by reconstruction, and of a repair; as measured on MiniLM, MPNet and SmolLM2."""
 
-PRICING, BUILDING = Cost(20.0, 80.0, 30.0, programs=28.0), Cost(6.0, 80.0, 20.0, programs=30.0)
-"""Costs of measuring the forms of every sub-layer, and of building a choice; as measured on MiniLM."""
+PRICING, BUILDING = Cost(24.0, 80.0, 30.0, programs=30.0), Cost(9.0, 80.0, 20.0, programs=32.0)
+"""Costs of measuring the forms of every sub-layer, and of building a choice; as measured on MiniLM and MPNet."""
 
 
 def cost_of_order(by: str, config: ModelConfig, batches: int) -> Cost:
@@ -339,9 +339,10 @@ def tell_time(
 ) -> None:
     """Tell how long work on the batches that choose, and `judged` passes over the others, takes; refuse more minutes.
 
-    Nothing is told of a command that ends by itself when its time is over.
+    The former is processor time, which other work on the machine changes little; minutes go by the clock. Nothing is
+    told of a command that ends by itself when its time is over.
     """
-    from headjax.core.timing import matrix_rate, seconds_in_turns
+    from headjax.core.timing import matrix_rate, seconds_of
     from headjax.heads.agreement import LOSSES, in_parts
 
     if examples is None or not (chosen or judged):
@@ -362,19 +363,21 @@ def tell_time(
     if limit is None and (work < SAID * SLOWEST or SLOW * work < SAID * matrix_rate()):
         return
     rows = {name: array[:ROWS] for name, array in batches[len(batches) // 2].items()}
-    timed = in_parts(model, [rows], LOSSES)[0]
-    call = functools.partial(model, model.device_batch(timed))
-    seconds = seconds_in_turns({"pass": call}, repeats=2, warmup=0, settle=0)["pass"]  # the first one compiles
-    rate = forward_flops(config, [timed]) / seconds[-1]
-    work += rate * (seconds[0] - seconds[-1]) * sum(cost.programs for cost in chosen)
-    if limit is not None and work > limit * rate:
-        share = max((limit * rate - work + passes) / passes, 0.0)
+    batch = in_parts(model, [rows], LOSSES)[0]
+    call = functools.partial(model, model.device_batch(batch))
+    first, again = seconds_of(call), seconds_of(call)  # the first one compiles
+    programs, flops = sum(cost.programs for cost in chosen), forward_flops(config, [batch])
+    seconds, used = (
+        work / flops * later + programs * max(one - later, 0.0) for one, later in zip(first, again, strict=True)
+    )
+    if limit is not None and seconds > limit:
+        share = max(1.0 - (seconds - limit) / (passes / flops * again[0]), 0.0)
         raise HeadjaxError(
-            f"--max-time: it takes about {duration(work / rate)}, by a timed pass; {share:.0%} of the examples would "
-            "fit (--calibrate, --limit)"
+            f"--max-time: it takes about {duration(seconds)}, by a timed pass; {share:.0%} of the examples would fit "
+            "(--calibrate, --limit)"
         )
-    if work > SAID * rate:
-        print(f"plan: about {duration(work / rate)}, by a timed pass", flush=True)
+    if used > SAID:
+        print(f"plan: about {duration(used)} of processor time, by a timed pass", flush=True)
 
 
 def _rows(batch: Batch) -> int:

@@ -174,11 +174,12 @@ def run(options: Options, progress: Progress) -> Result:
     }
     quantity = next(iter(limits), "parameters")
     points = frontier(table, quantity, uniform=options.alike)
+    built: Model | None = None
     choice = choose(table, limits or {quantity: table.whole(quantity)}, uniform=options.alike)
     if drop is not None:
         less = [{**limits, quantity: p.costs[quantity]} for p in points if p.costs[quantity] < choice.costs[quantity]]
         smaller = [choose_if_any(table, limit, uniform=options.alike) for limit in less]
-        choice = _within_drop(drop, [choice, *filter(None, smaller)], model, examples, build)
+        choice, built = _within_drop(drop, [choice, *filter(None, smaller)], model, examples, build)
     story = ChoiceSummary(table, quantity, choice)
     summary = ShrinkSummary(
         metric,
@@ -192,7 +193,7 @@ def run(options: Options, progress: Progress) -> Result:
     )
     if not options.out:
         return Result(summary=summary, choice=story, exports=exports, **examples.described(evaluation=False))
-    built = with_output_of(model, build(choice))
+    built = with_output_of(model, build(choice) if built is None else built)
     evaluations = evaluate_each((model, built), task, options, progress)
     count = task.count(min(options.limit or COMPARED, COMPARED))
     batches = task.batches(**options.reading | {"limit": count})
@@ -251,8 +252,8 @@ def _measured(
 
 def _within_drop(
     drop: Amount, choices: Sequence[Choice], model: Model, examples: Examples, build: Callable[[Choice], Model]
-) -> Choice:
-    """Return the last of ever smaller choices that loses no more of the metric, by bisection."""
+) -> tuple[Choice, Model]:
+    """Return the last of ever smaller choices that loses no more of the metric, by bisection, and its model."""
     from headjax.evaluation.task import evaluate_task
 
     task, reading = examples.selection, examples.options.reading | {"limit": examples.number}
@@ -263,10 +264,14 @@ def _within_drop(
 
     whole = value(task.fit(model))
     low, high = -1, len(choices) - 1
+    best: Model | None = None
     while low < high:
         middle = (low + high + 1) // 2
-        fits = value(build(choices[middle])) >= whole - drop.of(abs(whole))
-        low, high = (middle, high) if fits else (low, middle - 1)
-    if low < 0:
+        smaller = build(choices[middle])
+        if value(smaller) >= whole - drop.of(abs(whole)):
+            low, best = middle, smaller
+        else:
+            high = middle - 1
+    if best is None:
         raise HeadjaxError("--budget: drop: the largest model within the other budgets loses more")
-    return choices[low]
+    return choices[low], best

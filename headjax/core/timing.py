@@ -75,6 +75,14 @@ def seconds_in_turns(
     return seconds
 
 
+def seconds_of(call: Callable[[], Any]) -> tuple[float, float]:
+    """Return the seconds of a call by the clock, and its processor time; an accelerator's are equal."""
+    start, used = time.perf_counter(), time.process_time()
+    jax.block_until_ready(call())
+    seconds, used = time.perf_counter() - start, time.process_time() - used
+    return seconds, used if jax.default_backend() == "cpu" else seconds
+
+
 @functools.cache
 def matrix_rate() -> float:
     """Return the floating-point operations a second of a float32 matrix product, the fastest of three."""

@@ -185,13 +185,13 @@ def test_a_slow_machine_calibrates_on_fewer_examples_unless_told_how_many(run, m
 
 
 def test_the_time_of_the_work_is_told_before_and_refused_above_a_limit(run, monkeypatch):
-    monkeypatch.setattr("headjax.core.timing.seconds_in_turns", lambda calls, **how: {name: [1.0] for name in calls})
+    monkeypatch.setattr("headjax.core.timing.seconds_of", lambda call: (1.0, 2.0))  # by the clock, of processors
     monkeypatch.setattr("headjax.core.timing.matrix_rate", lambda: 1.0)
     monkeypatch.setattr("headjax.commands.inputs.SAID", 2.0)
     monkeypatch.setattr("headjax.commands.inputs.SLOWEST", 1.0)
     words = "--task text.txt --calibrate 16 --limit 16 --batch-size 8"
     # Scoring takes 2 passes over 2 batches, each of a second; two models are evaluated on 2 more.
-    assert "plan: about 4.00 s, by a timed pass" in run(f"score model {words}").told
+    assert "plan: about 8.00 s of processor time, by a timed pass" in run(f"score model {words}").told
     told = run(f"prune model OUT/never {words} --remove 1 --by importance --max-time 0.1", code=2).told
     assert "--max-time: it takes about 8.00 s, by a timed pass; 75% of the examples would fit" in told
     repaired = run(f"prune model OUT/never {words} --remove 1 --by importance --reconstruct --max-time 0.1", code=2)
