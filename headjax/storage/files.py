@@ -300,7 +300,7 @@ def key_of_study(described: Any, arrays: Any) -> str:
     digest = hashlib.sha256(repr(described).encode())
     for path, array in jax.tree.leaves_with_path(arrays):
         digest.update(jax.tree_util.keystr(path).encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # without a copy of the weights
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)  # without a copy of the weights
     return digest.hexdigest()
 
 
