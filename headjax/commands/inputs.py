@@ -339,8 +339,8 @@ def tell_time(
 ) -> None:
     """Tell how long work on the batches that choose, and `judged` passes over the others, takes; refuse more minutes.
 
-    The former is processor time, which other work on the machine changes little; minutes go by the clock. Nothing is
-    told of a command that ends by itself when its time is over.
+    What is told is processor time, which other work on the machine changes little; `--max-time` goes by the clock.
+    Nothing is told of a command that ends by itself when its time is over.
     """
     from headjax.core.timing import matrix_rate, seconds_of
     from headjax.heads.agreement import LOSSES, in_parts
@@ -363,10 +363,10 @@ def tell_time(
     if limit is None and (work < SAID * SLOWEST or SLOW * work < SAID * matrix_rate()):
         return
     rows = {name: array[:ROWS] for name, array in batches[len(batches) // 2].items()}
-    batch = in_parts(model, [rows], LOSSES)[0]
-    call = functools.partial(model, model.device_batch(batch))
+    timed = in_parts(model, [rows], LOSSES)[0]
+    call = functools.partial(model, model.device_batch(timed))
     first, again = seconds_of(call), seconds_of(call)  # the first one compiles
-    programs, flops = sum(cost.programs for cost in chosen), forward_flops(config, [batch])
+    programs, flops = sum(cost.programs for cost in chosen), forward_flops(config, [timed])
     seconds, used = (
         work / flops * later + programs * max(one - later, 0.0) for one, later in zip(first, again, strict=True)
     )
