@@ -90,8 +90,8 @@ def texts_to_distil(
     Without a file for validation a tenth is held out, at most `CALIBRATE` pairs: the teacher's similarities are their
     labels.
     """
-    embeds = isinstance(getattr(teacher.config, "task", None), tasks.SentenceSimilarity)
-    source = specs.source_of_texts(train, model, by_field(columns)) if embeds else None
+    teaches = isinstance(getattr(teacher.config, "task", None), tasks.SentenceSimilarity)
+    source = specs.source_of_texts(train, model, by_field(columns)) if teaches else None
     if source is None:
         return None
     rows = specs.rows_of_texts(source)
@@ -100,11 +100,9 @@ def texts_to_distil(
     if len(rows) < 2 or not (held or validation):
         raise DataError(f"{train}: {len(rows)} texts are too few to hold some out; --validation names other pairs")
     form, tokenizer = specs.form_of_texts(model, length), tokenizer_of(model)
-    said = specs.UNLABELLED | {"text": train}
-    data = load_rows(form, {"train": rows[held:], "validation": rows[:held]}, tokenizer, said)
-    training = cast(Padded, data.train)
-    buckets = tuple(bound for bound in BUCKETS if bound < training.length)
-    data = data._replace(train=dataclasses.replace(training, bounds=buckets))
+    info = specs.UNLABELLED | {"text": train}
+    data = load_rows(form, {"train": rows[held:], "validation": rows[:held]}, tokenizer, info)
+    data = data._replace(train=dataclasses.replace(cast(Padded, data.train), bounds=BUCKETS))
     if validation:
         judged = specs.load_task(validation, model, length, split="all").data
         data = data._replace(validation=judged.validation, measured=judged.measured)
@@ -112,7 +110,7 @@ def texts_to_distil(
         data = data._replace(validation=_labelled_by(teacher, cast(Padded, data.validation)))
     output = None if isinstance(model.config.task, tasks.SentenceSimilarity) else tasks.SentenceSimilarity()
     division = validation or f"{held // 2} pairs of texts of {train}, labelled by the teacher"
-    config = DataConfig(task=source.task, length=form.length, buckets=buckets)
+    config = DataConfig(task=source.task, length=form.length, buckets=BUCKETS)
     return InferredTask("similarity", config, output, division), data
 
 

@@ -108,7 +108,7 @@ def load_task(
 TEXT = ("text", "python")  # tasks of plain text that a model which embeds sentences is calibrated on
 
 UNLABELLED = {"form": "texts, two an example", "labelled": False}
-"""What is said of texts without labels."""
+"""Description of texts without labels, in `TaskData.info`."""
 
 
 def load_calibration(spec: str, model: Model, length: int = 0, *, columns: Mapping[str, str] = {}) -> Task:

@@ -227,11 +227,12 @@ def measure_task(
     model = task.fit(model)
 
     def measured(batch: Batch) -> tuple[Loss, dict[str, jax.Array]]:
-        parts = [device_batch(model.config, part) for part in in_parts(model, [batch], LOSSES)]
-        if forward is not None or len(parts) == 1:
+        parts = [batch] if forward is not None else in_parts(model, [batch], LOSSES)
+        if len(parts) == 1:
             whole = device_batch(model.config, batch)
             return measure_batch(model, task.measure, compute, whole, None if forward is None else forward(whole))
-        results = list(finished((measure_batch(model, task.measure, compute, part) for part in parts), None))
+        placed = (device_batch(model.config, part) for part in parts)
+        results = list(finished((measure_batch(model, task.measure, compute, part) for part in placed), None))
         return jax.tree.map(lambda *each: jnp.concatenate(each), *results)
 
     batches = map(measured, task.batches(batch_size, limit=limit, buckets=buckets))

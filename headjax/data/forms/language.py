@@ -103,10 +103,10 @@ class LanguageForm(_EndedForm):
         return Encoded(token_blocks(tokens, self.length, _prefix(tokenizer, self.length)), counts)
 
     def packed_rows(
-        self, documents: Sequence[np.ndarray], end: np.ndarray, prefix: np.ndarray | None = None
+        self, documents: Sequence[np.ndarray], end: np.ndarray, prefix: Sequence[int] | np.ndarray = ()
     ) -> list[Record]:
-        """Return encoded documents as packed rows, with their lengths."""
-        pieces, begin = list[np.ndarray](), end if prefix is None or not len(prefix) else prefix
+        """Return encoded documents as packed rows, with their lengths; each begins with a prefix, or else the end."""
+        pieces, begin = list[np.ndarray](), prefix if len(prefix) else end
         for ids in documents:
             document = np.concatenate([begin, ids, end])
             starts = range(0, len(document) - 1, self.length - 1)
